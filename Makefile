@@ -1,0 +1,71 @@
+# Every target works on a machine that has only make, a POSIX shell and python3 (3.11 or newer) with venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# Parallel test processes. More than two gain nothing: process tests start workers of their own.
+JOBS ?= 2
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types unit bench chaos clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## create .venv and install everything into it (instant when done before)
+	@:
+
+$(STAMP): pyproject.toml requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "setup: $(PYTHON) is older than 3.11; try make PYTHON=python3.12 setup"; exit 1; }
+	@echo "== setup: installing into $(VENV) (the first time takes a minute or more)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -r requirements-dev.txt
+	@$(PIP) install --no-build-isolation -c requirements-dev.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup ## run the demonstration
+	@$(BIN)/holdfast demo
+
+test: lint types unit ## everything a change must pass: lint, types, tests
+
+lint: setup ## ruff: rules and format
+	@echo "== ruff check"
+	@$(BIN)/ruff check --quiet .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --quiet --check . \
+	  || { echo "not formatted (make format does it):"; $(BIN)/ruff format --check .; exit 1; }
+
+format: setup ## ruff: fix what can be fixed, and format
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format --quiet .
+
+types: setup ## mypy, strict
+	@echo "== mypy"
+	@$(BIN)/mypy --no-error-summary
+
+unit: setup ## the tests alone
+	@echo "== pytest"
+	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos"
+
+bench: setup ## quick run of every benchmark; fails when a goal is missed
+	@missed=0; found=0; \
+	for script in bench/[!_]*.py; do \
+	  test -e "$$script" || continue; \
+	  found=1; echo "== $$script --quick"; \
+	  $(BIN)/python "$$script" --quick || missed=1; \
+	done; \
+	test $$found = 1 || echo "bench: there are no benchmarks yet"; \
+	exit $$missed
+
+chaos: setup ## fault runs with real processes
+	@echo "== pytest -m chaos"
+	@$(BIN)/pytest -q -m chaos; code=$$?; \
+	if [ $$code = 5 ]; then echo "chaos: there are no fault runs yet"; code=0; fi; \
+	exit $$code
+
+clean: ## remove .venv, caches and build outputs
+	@rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

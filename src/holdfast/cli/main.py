@@ -1,0 +1,146 @@
+"""The `holdfast` command: commands put together, and every way to end turned into an exit code.
+
+    0    done
+    1    an error the user can act on (a HoldfastError may carry another code), told in one line
+    2    wrong usage, told in one line
+    70   a bug in Holdfast: the traceback, then one line
+    130  interrupted
+    141  whoever read our output went away
+
+HOLDFAST_DEBUG=1 shows the traceback of every error.
+"""
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
+
+from holdfast import __version__
+from holdfast.cli.demo import demo
+from holdfast.cli.plan import app as plan_app
+from holdfast.errors import HoldfastError, invariant
+
+COMMON_FLAGS = ("--help", "--version")
+
+EXIT_USAGE = 2
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def build_app() -> App:
+    app = App(
+        name="holdfast",
+        help="Keep LLM training running while devices, processes and nodes fail under it.",
+        version=f"holdfast {__version__}",
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(demo)
+    app.command(plan_app)
+    return app
+
+
+def normalise_flags(argv: Sequence[str]) -> list[str]:
+    """Spell `--micro_batches=4` as `--micro-batches=4`: users know both spellings from torchrun.
+
+    Everything after `--` or after a script's name belongs to somebody else and stays as it is.
+    """
+    tokens: list[str] = []
+    ours = True
+    for token in argv:
+        ours = ours and token != "--"
+        if ours and token.startswith("--"):
+            flag, equals, value = token.partition("=")
+            token = flag.replace("_", "-") + equals + value
+        elif token.endswith(".py"):
+            ours = False
+        tokens.append(token)
+    return tokens
+
+
+def run(argv: Sequence[str], app: App) -> int:
+    """Run one command; its errors pass through as exceptions."""
+    result = app(
+        normalise_flags(argv),
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+    )
+    invariant(
+        result is None or isinstance(result, int),
+        f"a command returns its exit code or None, not {type(result).__name__}",
+    )
+    # A reader that went away shows only when the buffer is written: here, not at shutdown.
+    # (print, because it also copes with a closed stdout.)
+    print(end="", flush=True)
+    return int(result or 0)
+
+
+def explain_usage(error: CycloptsError) -> str:
+    """The parser's own words, and a suggestion for the flags every command has.
+
+    The parser calls a mistyped flag before any command an unknown command, and never suggests
+    `--help` or `--version`.
+    """
+    line = str(error)
+    match error:
+        case UnknownCommandError(unused_tokens=[str(flag), *_]) if flag.startswith("-"):
+            line = f"Unknown option: {flag}."
+        case UnknownOptionError():
+            flag = error.token.keyword or error.token.value
+        case _:
+            return line
+    nearest = difflib.get_close_matches(flag, COMMON_FLAGS, n=1)
+    if nearest and "Did you mean" not in line:
+        line += f" Did you mean {nearest[0]}?"
+    return line
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """The exit code and the one line for an error."""
+    match error:
+        case CycloptsError():
+            return EXIT_USAGE, f"error: {explain_usage(error)}"
+        case HoldfastError():
+            return error.exit_code, f"error: {error}"
+        case OSError(filename=str() | bytes() | os.PathLike() as name, strerror=str(why)):
+            return 1, f"error: {os.fsdecode(name)}: {why}"
+        case OSError():
+            return 1, f"error: {error.strerror or error}"
+        case KeyboardInterrupt():
+            return EXIT_INTERRUPTED, "interrupted"
+        case _:
+            return EXIT_BUG, f"internal error: {error!r} (this is a bug in Holdfast)"
+
+
+def report(error: BaseException) -> int:
+    """Tell an error on stderr, in one line, and give its exit code."""
+    code, line = explain(error)
+    if code == EXIT_BUG or os.environ.get("HOLDFAST_DEBUG") == "1":
+        traceback.print_exception(error)
+    print("holdfast: " + " ".join(line.split()), file=sys.stderr)
+    return code
+
+
+def silence_stdout() -> None:
+    """Send what is still buffered nowhere; the interpreter would complain about it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
+    try:
+        return run(sys.argv[1:] if argv is None else argv, app or build_app())
+    except BrokenPipeError:
+        silence_stdout()
+        return EXIT_BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""`holdfast plan`."""
+
+from cyclopts import App
+
+app = App(name="plan", help="Show and check plans.")

@@ -1,0 +1,90 @@
+"""The project speaks only of itself, and promises nothing it does not hold."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tidy.source_tree import ROOT, SRC, assert_none, project_files
+
+
+def joined(text: str) -> str:
+    """The words below carry a bar in the middle, so that this file does not contain them."""
+    return text.replace("~", "")
+
+
+MACHINE = "a path of somebody's machine"
+REGISTRY = "the host of a package registry"
+
+EVERYWHERE = {
+    joined(r"(?<![\w.])/(wo~rk|fa~rm)/"): MACHINE,
+    joined(r"\bpy~pi\.(org|python\.org)\b"): REGISTRY,
+    joined(r"\bpython~hosted\.org\b"): REGISTRY,
+    joined(r"\bdownload\.py~torch\.org\b"): REGISTRY,
+    joined(r"\bregistry\.npm~js\.org\b"): REGISTRY,
+    joined(r"\bana~conda\.org\b"): REGISTRY,
+    joined(r"\bas an A~I\b"): "the project has no author who says this",
+    joined(r"(?i)\bthis sess~ion\b"): "a reader was not there",
+}
+
+IN_SOURCE = {
+    joined(r"\b(TO~DO|FIX~ME|XX~X)\b"): "finish it, or write down what holds now",
+    joined(r"\bNotImplemented~Error\b"): "what is not there is not offered",
+}
+
+
+def wrong_words(text: str, rules: Mapping[str, str]) -> Iterator[str]:
+    """`line: word: reason` for every match."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, reason in rules.items():
+            if (found := re.search(pattern, line)) is not None:
+                yield f"{number}: {found[0]!r}: {reason}"
+
+
+def texts(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    """(path, text) of the files that are text."""
+    for path in paths:
+        try:
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def complaints(paths: list[Path], rules: Mapping[str, str]) -> list[str]:
+    return [f"{name}:{line}" for name, text in texts(paths) for line in wrong_words(text, rules)]
+
+
+def test_the_project_speaks_only_of_itself():
+    files = project_files()
+    assert ROOT / "pyproject.toml" in files
+    assert_none(complaints(files, EVERYWHERE))
+
+
+def test_the_source_leaves_nothing_open():
+    assert_none(complaints(sorted(SRC.rglob("*.py")), IN_SOURCE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see /wo~rk/main/x.py",
+        'open("/fa~rm/data")',
+        "pip install -i https://py~pi.org/simple",
+        "https://files.python~hosted.org/packages",
+        "As is known, as an A~I I cannot",
+        "found in This sess~ion.",
+    ],
+)
+def test_words_from_elsewhere_are_seen(text):
+    assert len(list(wrong_words(joined(text), EVERYWHERE))) == 1
+
+
+@pytest.mark.parametrize("text", ["# TO~DO: later", "raise NotImplemented~Error", "# XX~X"])
+def test_open_ends_are_seen(text):
+    assert len(list(wrong_words(joined(text), IN_SOURCE))) == 1
+
+
+@pytest.mark.parametrize("text", ["frame/work/x", "../work/x", "training sessions", "as an aid"])
+def test_plain_words_pass(text):
+    assert list(wrong_words(text, EVERYWHERE | IN_SOURCE)) == []
