@@ -1,0 +1,102 @@
+"""Communication groups a plan needs, as values: a kind and its members in order.
+
+    tensor   workers of one stage that share every operation along the tensor axis
+    shard    workers of one stage that share parameters along the shard axis
+    reduce   all holders of a slice: its gradients are summed over them
+    unit     all workers that hold a unit: they confirm that its reduction is complete
+    all      every worker: norm and agreement of a step
+    link     two workers that exchange activations, gradients; in this direction
+
+A group lives as long as its members stay, so the groups of two plans are compared by value.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.plan import Plan, Stage
+
+
+class Group(msgspec.Struct, frozen=True):
+    kind: str
+    members: tuple[str, ...]
+
+
+def plan_groups(plan: Plan) -> tuple[Group, ...]:
+    """Every group of two or more, once, in a fixed order."""
+    groups: dict[Group, None] = {}
+    for stage in plan.stages:
+        groups.update(dict.fromkeys(_axis_groups(stage)))
+    groups.update(dict.fromkeys(_holder_groups(plan)))
+    groups.update(dict.fromkeys(_links(plan)))
+    groups[Group("all", plan.workers)] = None
+    return tuple(group for group in groups if len(group.members) > 1)
+
+
+def groups_by_worker(plan: Plan) -> dict[str, int]:
+    """How many groups every worker takes part in."""
+    counts = dict.fromkeys(plan.workers, 0)
+    for group in plan_groups(plan):
+        for worker in group.members:
+            counts[worker] += 1
+    return counts
+
+
+def _axis_groups(stage: Stage) -> Iterator[Group]:
+    for axis, degree in stage.axes:
+        if degree > 1:
+            for position in range(len(stage.workers)):
+                yield Group(axis, stage.peers(axis, position))
+
+
+def _holder_groups(plan: Plan) -> Iterator[Group]:
+    holders = HolderMap(plan)
+    seen: set[tuple[object, ...]] = set()
+    for unit_number, unit in enumerate(plan.units):
+        stages = [stage for stage in plan.stages if stage.first <= unit_number < stage.stop]
+        yield Group("unit", tuple(dict.fromkeys(w for stage in stages for w in stage.workers)))
+        for tensor in unit.tensors:
+            # Units of one stage range that are cut alike have the same groups: look at the first
+            # only.
+            owners = holders.units_of_tensor[tensor.name]
+            ranges = tuple(
+                stage.name
+                for stage in plan.stages
+                if any(stage.first <= owner < stage.stop for owner in owners)
+            )
+            key = (ranges, tensor.shape, tensor.split)
+            if key in seen:
+                continue
+            seen.add(key)
+            for cell in holders.cells(tensor.name):
+                yield Group("reduce", cell.holders)
+
+
+def _links(plan: Plan) -> Iterator[Group]:
+    pairs: dict[tuple[str, str], None] = {}
+    previous = None
+    for route in plan.routes:
+        if route is not previous:
+            pairs.update({(a.stage, b.stage): None for a, b in pairwise(route)})
+        previous = route
+    for before_name, after_name in pairs:
+        before, after = plan.stage(before_name), plan.stage(after_name)
+        for source, target in transfers(before, after):
+            if source != target:
+                yield Group("link", (source, target))
+                yield Group("link", (target, source))
+
+
+def transfers(source: Stage, target: Stage) -> list[tuple[str, str]]:
+    """Who sends which chunk of a boundary tensor to whom: chunk k of n goes from the first to
+    the second of pair k.
+
+    n is the larger of the two worker counts, so that every link carries its share once; a
+    receiver that gets fewer than all chunks gathers the rest from the other workers of its
+    stage.
+    """
+    a, b = source.workers, target.workers
+    n = max(len(a), len(b))
+    return [(a[k * len(a) // n], b[k * len(b) // n]) for k in range(n)]

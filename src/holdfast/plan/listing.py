@@ -1,0 +1,189 @@
+"""List scheduling: an order for any part of a plan, found by playing the step through once.
+
+Whenever a lane is free it takes the best computation that is ready there: forward and backward
+in turn, as 1F1B does, but never more micro-batches in flight than its limit. A stage that has
+`d` stages behind it on its longest route may keep d + 1 micro-batches, exactly what 1F1B keeps,
+so a regular plan with even costs gets plain 1F1B. With a split backward pass, weight gradients
+are taken when nothing else is ready.
+
+Limits on lanes that serve crossing routes could block each other for ever. Then, and only then,
+the limit of the blocked lane with the oldest micro-batch is raised by one; the memory check sees
+the result.
+"""
+
+from heapq import heappop, heappush
+
+from holdfast.plan.lanes import Layout, Op, Order, Part
+from holdfast.plan.profile import Costs, link_between
+
+_Key = tuple[int, int, Op]
+"""Age of the micro-batch, distance from the end of its route, the computation."""
+
+
+def list_orders(layout: Layout, part: Part, costs: Costs, orders: list[Order]) -> None:
+    """Fill `orders` for the lanes of one part."""
+    scheduler = _Scheduler(layout, part, costs)
+    scheduler.play()
+    for lane in part.lanes:
+        orders[lane] = scheduler.orders[lane]
+
+
+def in_flight_limits(layout: Layout, part: Part) -> dict[int, int]:
+    """Per lane, how many (stage, micro-batch) pairs it may hold between forward and backward."""
+    behind: dict[int, int] = {}
+    previous: tuple[int, ...] | None = None
+    for micro_batch in part.micro_batches:
+        route = layout.routes[micro_batch]
+        if route is previous:
+            continue
+        previous = route
+        for at, stage in enumerate(route):
+            behind[stage] = max(behind.get(stage, 0), len(route) - at)
+    extra = layout.plan.schedule.extra_in_flight
+    return {
+        lane: sum(behind.get(stage, 0) for stage in layout.lane_stages[lane]) + extra
+        for lane in part.lanes
+    }
+
+
+class _Scheduler:
+    def __init__(self, layout: Layout, part: Part, costs: Costs) -> None:
+        self.layout = layout
+        self.kind = layout.plan.schedule.kind
+        self.costs = costs
+        self.latencies: dict[tuple[int, int], float] = {}
+        # A computation over several lanes is queued on the first of them, its home.
+        self.homes = {lane: self._homes(lane) for lane in part.lanes}
+        self.orders: dict[int, Order] = {lane: [] for lane in part.lanes}
+        self.limits = in_flight_limits(layout, part)
+        self.in_flight = dict.fromkeys(part.lanes, 0)
+        self.busy_until = dict.fromkeys(part.lanes, 0.0)
+        self.forwards: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
+        self.backwards: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
+        self.weights: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
+        self.events: list[tuple[float, int, Op | None, int]] = []
+        self.num_events = 0
+        self.age = self._ages(part)
+        for micro_batch in part.micro_batches:
+            self._announce(0.0, ("F", layout.routes[micro_batch][0], micro_batch))
+
+    def _homes(self, lane: int) -> list[int]:
+        """Lanes whose queues may hold something for this one to do: its own, and those it joins."""
+        stages = self.layout.lane_stages[lane]
+        return sorted({lane, *(self.layout.stage_lanes[stage][0] for stage in stages)})
+
+    def _ages(self, part: Part) -> dict[int, int]:
+        """A micro-batch's number among those that start on the same stage: fair between
+        replicas.
+        """
+        counts: dict[int, int] = {}
+        ages: dict[int, int] = {}
+        for micro_batch in part.micro_batches:
+            first = self.layout.routes[micro_batch][0]
+            ages[micro_batch] = counts.get(first, 0)
+            counts[first] = ages[micro_batch] + 1
+        return ages
+
+    def play(self) -> None:
+        while True:
+            lanes: dict[int, None] = {}
+            if self.events:
+                now = self.events[0][0]
+                while self.events and self.events[0][0] == now:
+                    _, _, op, lane = heappop(self.events)
+                    woken = self.homes[lane] if op is None else [self._make_ready(op)]
+                    lanes.update(dict.fromkeys(woken))
+                self._start_all(now, list(lanes))
+            elif not self._raise_limit():
+                return
+
+    def _start_all(self, now: float, lanes: list[int]) -> None:
+        for lane in sorted(lanes):
+            if self.busy_until[lane] <= now:
+                op = self._choose(lane, now)
+                if op is not None:
+                    self._start(op, now)
+
+    def _make_ready(self, op: Op) -> int:
+        kind, stage, micro_batch = op
+        lane = self.layout.stage_lanes[stage][0]
+        route = self.layout.routes[micro_batch]
+        key = (self.age[micro_batch], len(route) - route.index(stage), op)
+        queue = {"F": self.forwards, "W": self.weights}.get(kind, self.backwards)[lane]
+        heappush(queue, key)
+        return lane
+
+    def _choose(self, lane: int, now: float) -> Op | None:
+        order = self.orders[lane]
+        forward_first = self.kind == "gpipe" or (bool(order) and order[-1][0] != "F")
+        queues = [self.backwards[lane], self.forwards[lane]]
+        for queue in [*(reversed(queues) if forward_first else queues), self.weights[lane]]:
+            op = self._take(queue, lane, now)
+            if op is not None:
+                return op
+        return None
+
+    def _take(self, queue: list[_Key], lane: int, now: float) -> Op | None:
+        if not queue:
+            return None
+        op = queue[0][2]
+        lanes = self.layout.stage_lanes[op[1]]
+        if any(self.busy_until[other] > now for other in lanes):
+            return None
+        limited = op[0] == "F" and self.kind != "gpipe"
+        if limited and any(self.in_flight[other] >= self.limits[other] for other in lanes):
+            return None
+        heappop(queue)
+        return op
+
+    def _start(self, op: Op, now: float) -> None:
+        kind, stage, micro_batch = op
+        end = now + self.costs.duration(op)
+        for lane in self.layout.stage_lanes[stage]:
+            self.orders[lane].append(op)
+            self.busy_until[lane] = end
+            self.in_flight[lane] += {"F": 1, "I": 0}.get(kind, -1)
+            self._post(end, None, lane)
+        route = self.layout.routes[micro_batch]
+        at = route.index(stage)
+        backward = "I" if self.kind == "zero-bubble" else "B"
+        if kind == "F":
+            last = at + 1 == len(route)
+            following: Op = (
+                (backward, stage, micro_batch) if last else ("F", route[at + 1], micro_batch)
+            )
+            self._announce(end + self._latency(stage, following[1]), following)
+        elif kind in ("B", "I") and at > 0:
+            self._announce(
+                end + self._latency(stage, route[at - 1]), (backward, route[at - 1], micro_batch)
+            )
+        if kind == "I":
+            self._announce(end, ("W", stage, micro_batch))
+
+    def _latency(self, source: int, target: int) -> float:
+        known = self.latencies.get((source, target))
+        if known is None:
+            stages = self.layout.plan.stages
+            a, b = stages[source].workers[0], stages[target].workers[0]
+            known = link_between(self.costs.profile, a, b).latency if a != b else 0.0
+            self.latencies[source, target] = known
+        return known
+
+    def _announce(self, time: float, op: Op) -> None:
+        self._post(time, op, -1)
+
+    def _post(self, time: float, op: Op | None, lane: int) -> None:
+        self.num_events += 1
+        heappush(self.events, (time, self.num_events, op, lane))
+
+    def _raise_limit(self) -> bool:
+        """Let the oldest blocked forward go on; False when nothing is left to do."""
+        blocked = [(queue[0], lane) for lane, queue in self.forwards.items() if queue]
+        if not blocked:
+            return False
+        (_, _, op), _ = min(blocked)
+        lanes = self.layout.stage_lanes[op[1]]
+        for lane in lanes:
+            self.limits[lane] = max(self.limits[lane], self.in_flight[lane] + 1)
+        self._post(max(self.busy_until.values()), None, lanes[0])
+        return True

@@ -1,0 +1,159 @@
+"""Memory: what a plan needs on every device, and in host memory for snapshots."""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.lanes import Layout
+from holdfast.plan.plan import Hop, Plan, Stage
+from holdfast.plan.timeline import Program, Timeline
+from holdfast.plan.units import box_size
+from holdfast.plan.workers import node_of
+
+
+class MemoryUse(msgspec.Struct, frozen=True):
+    """Bytes on one device at the worst moment of a step."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def device_memory(timeline: Timeline) -> dict[str, MemoryUse]:
+    layout = timeline.layout
+    plan, state = layout.plan, layout.plan.state_bytes
+    counts = _parameter_counts(plan)
+    use: dict[str, MemoryUse] = {}
+    for lane, workers in enumerate(layout.lanes):
+        activations = peak_activation_bytes(timeline.program, lane)
+        for worker in workers:
+            held, gathered = counts[worker]
+            use[worker] = MemoryUse(
+                parameters=(held + gathered) * state.parameter,
+                gradients=(gathered or held) * state.gradient,
+                optimizer=held * state.optimizer,
+                activations=activations,
+            )
+    return {worker: use[worker] for worker in plan.workers}
+
+
+def _parameter_counts(plan: Plan) -> dict[str, tuple[int, int]]:
+    """(elements held, elements gathered along the shard axis during a step) per worker."""
+    holders = HolderMap(plan)
+    known: dict[tuple[tuple[int, int, int, int, int, int], ...], tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
+    for worker, seats in plan.seats.items():
+        key = tuple(_seat_key(stage, position) for stage, position in seats)
+        if key not in known:
+            held = sum(box_size(box) for boxes in holders.slices(worker).values() for box in boxes)
+            gathered = sum(_gathered(plan, stage, position) for stage, position in seats)
+            known[key] = (held, gathered)
+        counts[worker] = known[key]
+    return counts
+
+
+def _seat_key(stage: Stage, position: int) -> tuple[int, int, int, int, int, int]:
+    """Everything about a seat that decides what it holds."""
+    ranks = stage.coordinates(position)
+    tensor, shard = ranks.get("tensor", 0), ranks.get("shard", 0)
+    return (stage.first, stage.stop, tensor, stage.tensor, shard, stage.shard)
+
+
+def _gathered(plan: Plan, stage: Stage, position: int) -> int:
+    if stage.shard == 1:
+        return 0
+    rank = stage.coordinates(position).get("tensor", 0)
+    return sum(
+        box_size(tensor.box(rank, stage.tensor))
+        for unit in plan.units[stage.first : stage.stop]
+        for tensor in unit.tensors
+    )
+
+
+def peak_in_flight(timeline: Timeline, lane: int) -> int:
+    """The most (stage, micro-batch) pairs a lane holds at once between forward and backward."""
+    return int(max(_held(timeline.program, lane, lambda stage, micro_batch: 1), default=0))
+
+
+def peak_activation_bytes(program: Program, lane: int) -> int:
+    """Activations at the worst moment. With recomputation only stage inputs are kept, plus one
+    full set.
+    """
+    layout = program.layout
+    sizes: dict[tuple[int, Hop], tuple[int, int]] = {}
+
+    def size(stage: int, micro_batch: int) -> int:
+        hop = layout.hop(stage, micro_batch)
+        if (stage, hop) not in sizes:
+            sizes[stage, hop] = _activation_bytes(layout, stage, hop)
+        return sizes[stage, hop][0]
+
+    peak = max(_held(program, lane, size), default=0)
+    again = max((full for _, full in sizes.values()), default=0)
+    return int(peak + (again if layout.plan.schedule.recompute else 0))
+
+
+def _activation_bytes(layout: Layout, number: int, hop: Hop) -> tuple[int, int]:
+    """(kept from forward to backward, needed while the backward pass runs) per worker."""
+    plan, stage = layout.plan, layout.plan.stages[number]
+    full = sum(unit.activation_bytes for unit in plan.units[hop.first : hop.stop])
+    per_worker = -(-full // (stage.tensor * stage.shard))
+    if not plan.schedule.recompute:
+        return per_worker, per_worker
+    boundary = plan.units[hop.first - 1].boundary_bytes if hop.first else 0
+    return -(-boundary // stage.shard), per_worker
+
+
+def _held(program: Program, lane: int, size: Callable[[int, int], int]) -> Iterator[int]:
+    """The running total of what a lane holds, after every computation."""
+    held = 0
+    for number in program.lanes[lane]:
+        kind, stage, micro_batch = program.ops[number]
+        if kind == "F":
+            held += size(stage, micro_batch)
+        elif kind != "I":  # the weight part still needs the activations
+            held -= size(stage, micro_batch)
+        yield held
+
+
+def host_memory(plan: Plan) -> dict[str, int]:
+    """Bytes of host memory every node needs for two snapshot versions with parity.
+
+    A slice is saved once over its n holders, a share each. With two or more holders parity adds
+    1/(n-1) of the share; a slice with one holder is copied to a peer instead, counted where it
+    is held.
+    """
+    holders = HolderMap(plan)
+    kept = plan.state_bytes.kept
+    shares: dict[str, float] = dict.fromkeys(plan.workers, 0.0)
+    known: dict[tuple[object, ...], tuple[tuple[str, float], ...]] = {}
+    for name, tensor in holders.tensors.items():
+        key = (tensor.shape, tensor.split, _ranges(plan, holders.units_of_tensor[name]))
+        if key not in known:
+            known[key] = tuple(_share_of(holders, name))
+        for worker, elements in known[key]:
+            shares[worker] += elements * kept
+    nodes: dict[str, float] = {}
+    for worker, share in shares.items():
+        nodes[node_of(worker)] = nodes.get(node_of(worker), 0.0) + 2 * share
+    return {node: int(size + 0.5) for node, size in nodes.items()}
+
+
+def _ranges(plan: Plan, units: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(
+        stage.name for stage in plan.stages if any(stage.first <= u < stage.stop for u in units)
+    )
+
+
+def _share_of(holders: HolderMap, tensor: str) -> Iterator[tuple[str, float]]:
+    for cell in holders.cells(tensor):
+        n = len(cell.holders)
+        redundancy = 1 + 1 / (n - 1) if n > 1 else 2.0
+        for worker in cell.holders:
+            yield worker, box_size(cell.box) / n * redundancy

@@ -1,0 +1,59 @@
+"""One of each kind: the smallest plan that stands for a large regular one.
+
+Replicas of the same shape do the same things, so a dry run needs one of each kind. Two parts of
+a plan are alike when renaming stages, workers and micro-batches turns one into the other.
+"""
+
+import msgspec
+
+from holdfast.plan.lanes import Layout, Part, layout_of
+from holdfast.plan.plan import Plan
+
+
+def representative_plan(plan: Plan) -> Plan:
+    """The plan with one part of each kind; explicit schedules are kept whole, as lines may
+    differ.
+    """
+    if plan.schedule.kind == "explicit":
+        return plan
+    layout = layout_of(plan)
+    kinds: dict[tuple[object, ...], Part] = {}
+    for part in layout.parts:
+        kinds.setdefault(kind_of(layout, part), part)
+    if len(kinds) == len(layout.parts):
+        return plan
+    stages = sorted(
+        {n for part in kinds.values() for lane in part.lanes for n in layout.lane_stages[lane]}
+    )
+    batches = sorted(number for part in kinds.values() for number in part.micro_batches)
+    return msgspec.structs.replace(
+        plan,
+        stages=tuple(plan.stages[number] for number in stages),
+        routes=tuple(plan.routes[number] for number in batches),
+    )
+
+
+def kind_of(layout: Layout, part: Part) -> tuple[object, ...]:
+    """Everything about a part but its names: shapes of stages, who sits where, runs of equal
+    routes.
+    """
+    plan = layout.plan
+    stages = list(dict.fromkeys(n for lane in part.lanes for n in layout.lane_stages[lane]))
+    local_stage = {number: i for i, number in enumerate(stages)}
+    shapes: list[tuple[object, ...]] = []
+    for number in stages:
+        stage = plan.stages[number]
+        lanes = tuple(part.lanes.index(lane) for lane in layout.stage_lanes[number])
+        sizes = tuple(len(layout.lanes[lane]) for lane in layout.stage_lanes[number])
+        shapes.append((stage.first, stage.stop, stage.axes, lanes, sizes))
+    runs: list[tuple[int, tuple[tuple[int, int, int], ...]]] = []
+    previous = None
+    for micro_batch in part.micro_batches:
+        route = plan.routes[micro_batch]
+        if route is previous or (runs and route == previous):
+            runs[-1] = (runs[-1][0] + 1, runs[-1][1])
+            continue
+        previous = route
+        hops = zip(layout.routes[micro_batch], route, strict=True)
+        runs.append((1, tuple((local_stage[n], hop.first, hop.stop) for n, hop in hops)))
+    return (tuple(shapes), tuple(runs))

@@ -1,0 +1,107 @@
+"""What follows the computations of a step: reduce every unit over its holders, agree, apply.
+
+A unit's bucket is ready on a lane when the last backward of a stage holding it has passed that
+unit. Buckets are reduced one after the other per lane, beside the computations that still run;
+all agree when all are reduced.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.plan.lanes import Layout, Op
+from holdfast.plan.plan import Stage
+from holdfast.plan.profile import Costs, unit_cost
+
+
+class Reduction(msgspec.Struct, frozen=True):
+    unit: int
+    lanes: tuple[int, ...]
+    start: float
+    end: float
+
+
+class Tail(msgspec.Struct, frozen=True):
+    reductions: tuple[Reduction, ...]
+    computed: float
+    """When the last computation ended."""
+    end: float
+    optimizer: float
+
+
+def evaluate_tail(
+    layout: Layout,
+    lanes: Sequence[Sequence[int]],
+    ops: Sequence[Op],
+    start: Sequence[float],
+    end: Sequence[float],
+    costs: Costs,
+) -> Tail:
+    profile = costs.profile
+    computed = max(end, default=0.0)
+    reductions: tuple[Reduction, ...] = ()
+    if profile.reduce.latency or profile.reduce.bandwidth:
+        reductions = _reduce(layout, _last_backwards(lanes, ops, start, end), costs)
+    reduced = max((reduction.end for reduction in reductions), default=0.0)
+    finish = max(computed, reduced) + profile.agree + profile.optimizer
+    return Tail(reductions, computed, finish, profile.optimizer)
+
+
+def _last_backwards(
+    lanes: Sequence[Sequence[int]], ops: Sequence[Op], start: Sequence[float], end: Sequence[float]
+) -> dict[int, tuple[float, float]]:
+    """(start, end) of the last computation that adds to a stage's gradients."""
+    last: dict[int, tuple[float, float]] = {}
+    for order in lanes:
+        for number in order:
+            kind, stage, _ = ops[number]
+            if kind in ("B", "W"):
+                last[stage] = (start[number], end[number])
+    return last
+
+
+def _reduce(
+    layout: Layout, last: dict[int, tuple[float, float]], costs: Costs
+) -> tuple[Reduction, ...]:
+    plan, link = layout.plan, costs.profile.reduce
+    ready: list[tuple[float, int, tuple[int, ...], float]] = []
+    for unit in range(len(plan.units)):
+        holders = [n for n, stage in enumerate(plan.stages) if stage.first <= unit < stage.stop]
+        if len(holders) < 2:
+            continue
+        time = max(_ready(layout, stage, unit, last, costs) for stage in holders)
+        smallest = min(plan.stages[stage].tensor * plan.stages[stage].shard for stage in holders)
+        num_bytes = plan.units[unit].num_parameters * plan.state_bytes.gradient / smallest
+        n = len(holders)
+        duration = 2 * (n - 1) / n * link.occupancy(num_bytes) + 2 * (n - 1) * link.latency
+        lanes = tuple(sorted({lane for stage in holders for lane in layout.stage_lanes[stage]}))
+        ready.append((time, -unit, lanes, duration))
+    free = [0.0] * len(layout.lanes)
+    reductions: list[Reduction] = []
+    for time, negative, lanes, duration in sorted(ready):
+        begin = max(time, *(free[lane] for lane in lanes))
+        for lane in lanes:
+            free[lane] = begin + duration
+        reductions.append(Reduction(-negative, lanes, begin, begin + duration))
+    return tuple(reductions)
+
+
+def _ready(
+    layout: Layout, number: int, unit: int, last: dict[int, tuple[float, float]], costs: Costs
+) -> float:
+    """The backward pass runs from the last unit of a stage to the first: earlier units are ready
+    later.
+    """
+    if number not in last:
+        return 0.0
+    start, end = last[number]
+    stage: Stage = layout.plan.stages[number]
+    weights = [
+        cost.backward_input + cost.backward_weight
+        for cost in (
+            unit_cost(u, costs.profile) for u in layout.plan.units[stage.first : stage.stop]
+        )
+    ]
+    total = sum(weights)
+    before = sum(weights[: unit - stage.first]) / total if total else 0.0
+    return end - (end - start) * before

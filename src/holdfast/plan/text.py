@@ -1,0 +1,140 @@
+"""The plan as text: a TOML file that a person can read, edit and compare, and that stays small.
+
+    format = "holdfast-plan-1"
+    micro_batches = 16
+    schedule = "1f1b"
+
+    [[unit]]                                  # in order; a run of equal units is written once
+    name = "block.0-31"
+    tensors = ["wq 4096x4096 0/32", "wk 1024x4096 0/8:32", "norm 4096"]
+    ...
+    [[replica]]                               # a run of replicas of one shape on workers in
+    order name = "0-1" stages = ["0-16 tensor=2", "17-33 tensor=2"] workers = "n0.g0-7"
+
+    [routes]
+    "0-15" = "r0-1"                           # equal contiguous blocks, whole replicas
+    "3" = "r0.s0 r1.s1[17-33]"                # stage by stage, with units where only a part of a
+    stage is used
+
+`parse_plan(format_plan(plan)) == plan` for every plan. A tensor is written `name shape
+dim/parts[:lead]`, where a name that does not start with its unit's name is marked with `@`. A
+stage on workers of its own is numbered by itself; one that shares the workers of an earlier
+stage of its replica says which by `slot=`.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.plan.plan import Limits, Plan, Schedule, StateBytes
+from holdfast.plan.text_helpers import convert, refuse_unknown, toml_list
+from holdfast.plan.text_routes import parse_routes, route_runs
+from holdfast.plan.text_stages import parse_replicas, refuse_twins, replica_runs
+from holdfast.plan.text_units import COSTS, format_tensor, parse_units, unit_runs
+from holdfast.plan.workers import format_workers
+
+FORMAT = "holdfast-plan-1"
+
+
+def format_plan(plan: Plan) -> str:
+    lines = [f'format = "{FORMAT}"', f"micro_batches = {plan.num_micro_batches}"]
+    lines += _format_schedule(plan.schedule)
+    for title, value, default in (
+        ("limits", plan.limits, Limits()),
+        ("state_bytes", plan.state_bytes, StateBytes()),
+    ):
+        if value != default:
+            lines += ["", f"[{title}]", *_format_fields(msgspec.structs.asdict(value))]
+    for name, unit in unit_runs(plan.units):
+        fields = {cost: getattr(unit, cost) for cost in COSTS}
+        lines += ["", "[[unit]]", f"name = {_quote(name)}", *_format_fields(fields)]
+        lines += _format_list("tensors", [format_tensor(t, unit.name) for t in unit.tensors])
+    for replicas, shape, workers in replica_runs(plan):
+        lines += ["", "[[replica]]", f"name = {_quote(replicas)}"]
+        lines += _format_list("stages", list(shape))
+        lines += [f"workers = {_quote(format_workers(workers))}"]
+    lines += ["", "[routes]"]
+    lines += [f"{_quote(numbers)} = {_quote(route)}" for numbers, route in route_runs(plan)]
+    return "\n".join(lines) + "\n"
+
+
+def parse_plan(text: str) -> Plan:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HoldfastError(f"not a plan file: {error}") from None
+    known = (
+        "format",
+        "micro_batches",
+        "schedule",
+        "orders",
+        "limits",
+        "state_bytes",
+        "unit",
+        "replica",
+        "routes",
+    )
+    refuse_unknown(data, known, "the plan")
+    if data.get("format") != FORMAT:
+        raise HoldfastError(f"plan format is {data.get('format')!r}, this version reads {FORMAT!r}")
+    units = tuple(unit for entry in toml_list(data, "unit") for unit in parse_units(entry))
+    stages = tuple(stage for entry in toml_list(data, "replica") for stage in parse_replicas(entry))
+    ordered = tuple(sorted(stages, key=lambda stage: (stage.replica, stage.index)))
+    refuse_twins(ordered)
+    routes = parse_routes(data.get("routes", {}), data.get("micro_batches"), ordered)
+    return Plan(
+        units=units,
+        stages=ordered,
+        routes=routes,
+        schedule=_parse_schedule(data),
+        limits=convert(data.get("limits", {}), Limits, "limits"),
+        state_bytes=convert(data.get("state_bytes", {}), StateBytes, "state_bytes"),
+    )
+
+
+def _format_schedule(schedule: Schedule) -> list[str]:
+    plain = schedule == Schedule(kind=schedule.kind)
+    if plain:
+        return [f"schedule = {_quote(schedule.kind)}"]
+    words = [f"kind = {_quote(schedule.kind)}"]
+    if schedule.extra_in_flight:
+        words.append(f"extra_in_flight = {schedule.extra_in_flight}")
+    if schedule.recompute:
+        words.append("recompute = true")
+    lines = [f"schedule = {{ {', '.join(words)} }}"]
+    if schedule.orders:
+        lines += [
+            "",
+            "[orders]",
+            *(f"{_quote(worker)} = {_quote(line)}" for worker, line in schedule.orders),
+        ]
+    return lines
+
+
+def _parse_schedule(data: Mapping[str, Any]) -> Schedule:
+    value = data.get("schedule", "1f1b")
+    fields = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(fields, dict):
+        raise HoldfastError(f"schedule = {value!r}: a name or a table is needed")
+    refuse_unknown(fields, ("kind", "extra_in_flight", "recompute"), "the schedule")
+    orders = tuple((worker, line) for worker, line in data.get("orders", {}).items())
+    return convert({**fields, "orders": orders}, Schedule, "schedule")
+
+
+def _format_fields(fields: Mapping[str, object]) -> list[str]:
+    return [f"{name} = {value!r}" for name, value in fields.items()]
+
+
+def _format_list(name: str, items: list[str]) -> list[str]:
+    line = f"{name} = [{', '.join(map(_quote, items))}]"
+    if len(line) <= 100:
+        return [line]
+    return [f"{name} = [", *(f"    {_quote(item)}," for item in items), "]"]
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)
