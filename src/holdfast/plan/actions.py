@@ -1,13 +1,14 @@
 """Actions: everything a worker does in a step, as data with a text form.
 
-    F3 B3 I3 W3     forward, backward (whole, input part, weight part) of micro-batch 3
-    R3              recompute the activations of micro-batch 3
-    SF3>r0.s2       send its activation on to stage r0.s2         RF3<r0.s0   receive it from
-    r0.s0 SB3>r0.s0       send its gradient back                        RB3<r0.s2   receive it
-    UNSHARD5 RESHARD5   gather / drop the parameters of unit 5 along the shard axis REDUCE5
-    sum unit 5's gradients over all its holders AGREE STEP      confirm and agree; apply the
-    optimizer SNAP7           copy snapshot chunk 7 PUT4>n1.g0 GET4<n0.g0   send / receive piece
-    4 of a transition
+    F3 B3 I3 W3            forward, backward (whole, input part, weight part) of micro-batch 3
+    R3                     recompute the activations of micro-batch 3
+    SF3>r0.s2 RF3<r0.s0    send its activation on to stage r0.s2, receive it from r0.s0
+    SB3>r0.s0 RB3<r0.s2    send its gradient back, receive it
+    UNSHARD5 RESHARD5      gather, drop the parameters of unit 5 along the shard axis
+    REDUCE5                sum unit 5's gradients over all its holders
+    AGREE STEP             confirm and agree; apply the optimizer
+    SNAP7                  copy snapshot chunk 7
+    PUT4>n1.g0 GET4<n0.g0  send, receive piece 4 of a transition
 
 A worker that fills several stages says which one by `@`, as in `F3@r0.s4`. A line is one
 worker's step.

@@ -18,11 +18,10 @@ beyond it: `closed_time` answers None there.
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from holdfast.plan.groups import transfers
 from holdfast.plan.lanes import Layout, layout_of
 from holdfast.plan.orders import Chain, as_chain, fits
 from holdfast.plan.plan import Plan, Stage
-from holdfast.plan.profile import Costs, Link, Profile, link_between, resolve
+from holdfast.plan.profile import Costs, Link, Profile, message_link, resolve
 
 
 def gpipe(
@@ -236,13 +235,8 @@ def _delays(plan: Plan, chain: Chain, profile: Profile) -> list[float]:
 
 
 def _message_time(profile: Profile, source: Stage, target: Stage, num_bytes: int) -> float:
-    """Chunks of a boundary tensor travel side by side; the slowest pair of workers decides."""
-    if source.workers == target.workers:
-        return 0.0
-    pairs = transfers(source, target)
-    links = [link_between(profile, sender, receiver) for sender, receiver in pairs]
-    latency = max(link.latency for link in links)
-    return latency + max(link.occupancy(num_bytes / len(pairs)) for link in links)
+    link = message_link(profile, source, target)
+    return link.latency + link.occupancy(num_bytes)
 
 
 def _last_reduction(plan: Plan, profile: Profile) -> float:

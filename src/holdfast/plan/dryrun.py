@@ -81,16 +81,18 @@ class _Walk:
             yield _Step(text)
 
     def _exchange(self, name: str, action: Action, text: str) -> Iterator[_Step]:
-        """One step per chunk of the boundary tensor that this worker sends or receives."""
+        """One step per worker that this one sends the boundary tensor to or receives it from."""
         plan = self.layout.plan
         sends = action.kind[0] == "S"
         here, there = plan.stage(action.stage), plan.stage(action.peer)
         pairs = transfers(here, there) if sends else transfers(there, here)
         source, target = (here, there) if sends else (there, here)
-        for chunk, (sender, receiver) in enumerate(pairs):
+        for sender, receiver in pairs:
             mine, other = (sender, receiver) if sends else (receiver, sender)
             if mine == name and other != name and other in self.number:
-                label = f"{action.kind[1]}{action.number} {source.name}>{target.name} chunk {chunk}"
+                label = (
+                    f"{action.kind[1]}{action.number} {source.name}>{target.name} for {receiver}"
+                )
                 yield _Step(text, self.number[other], sends, label)
 
     def run(self) -> None:

@@ -55,7 +55,7 @@ def _holder_groups(plan: Plan) -> Iterator[Group]:
     holders = HolderMap(plan)
     seen: set[tuple[object, ...]] = set()
     for unit_number, unit in enumerate(plan.units):
-        stages = [stage for stage in plan.stages if stage.first <= unit_number < stage.stop]
+        stages = [plan.stages[number] for number in holders.bucket_stages[unit_number]]
         yield Group("unit", tuple(dict.fromkeys(w for stage in stages for w in stage.workers)))
         for tensor in unit.tensors:
             # Units of one stage range that are cut alike have the same groups: look at the first
@@ -82,21 +82,18 @@ def _links(plan: Plan) -> Iterator[Group]:
             pairs.update({(a.stage, b.stage): None for a, b in pairwise(route)})
         previous = route
     for before_name, after_name in pairs:
-        before, after = plan.stage(before_name), plan.stage(after_name)
-        for source, target in transfers(before, after):
+        ends = plan.stage(before_name), plan.stage(after_name)
+        for source, target in (*transfers(*ends), *transfers(*ends[::-1])):
             if source != target:
                 yield Group("link", (source, target))
-                yield Group("link", (target, source))
 
 
 def transfers(source: Stage, target: Stage) -> list[tuple[str, str]]:
-    """Who sends which chunk of a boundary tensor to whom: chunk k of n goes from the first to
-    the second of pair k.
+    """Who sends the boundary tensor to whom: each of `target` gets it whole from one of `source`.
 
-    n is the larger of the two worker counts, so that every link carries its share once; a
-    receiver that gets fewer than all chunks gathers the rest from the other workers of its
-    stage.
+    Activations are the same on all tensor ranks of a stage, so any of them can send; senders take
+    turns where the target has more workers. Shard ranks meet shard ranks, as the layout is row by
+    row.
     """
     a, b = source.workers, target.workers
-    n = max(len(a), len(b))
-    return [(a[k * len(a) // n], b[k * len(b) // n]) for k in range(n)]
+    return [(a[j * len(a) // len(b)], b[j]) for j in range(len(b))]

@@ -40,6 +40,34 @@ class HolderMap(msgspec.Struct, frozen=True, dict=True):
         return {name: tuple(numbers) for name, numbers in units.items()}
 
     @cached_property
+    def buckets(self) -> tuple[tuple[TensorSpec, ...], ...]:
+        """Per unit, the tensors whose gradients are reduced with it. A tied tensor belongs to the
+        first of its units.
+        """
+        first = {name: units[0] for name, units in self.units_of_tensor.items()}
+        return tuple(
+            tuple(tensor for tensor in unit.tensors if first[tensor.name] == number)
+            for number, unit in enumerate(self.plan.units)
+        )
+
+    @cached_property
+    def bucket_stages(self) -> tuple[tuple[int, ...], ...]:
+        """Per unit, the stages that hold something of its bucket: those with the unit itself, and
+        those with another unit that shares one of its tensors.
+        """
+        involved: list[set[int]] = [{number} for number in range(len(self.plan.units))]
+        for units in self.units_of_tensor.values():
+            involved[units[0]].update(units)
+        return tuple(
+            tuple(
+                number
+                for number, stage in enumerate(self.plan.stages)
+                if any(stage.first <= unit < stage.stop for unit in units)
+            )
+            for units in involved
+        )
+
+    @cached_property
     def _boxes(self) -> dict[tuple[str, int, int, int, int], Box]:
         return {}
 

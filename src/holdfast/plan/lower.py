@@ -8,9 +8,8 @@ one the partner is still waiting for: under rendezvous, without tags and without
 lists cannot block each other.
 """
 
-from collections.abc import Iterator
-
 from holdfast.plan.actions import COMPUTE, Action, explicit_lines, format_line
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.lanes import Layout
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
@@ -114,17 +113,12 @@ def _place_reductions(timeline: Timeline, placed: list[list[_Placed]]) -> None:
     moment.
     """
     layout, last = timeline.layout, 2 * len(timeline.sequence)
+    holders = HolderMap(layout.plan)
     for rank, (unit, time) in enumerate(reduction_order(timeline)):
-        for number in _holders(layout, unit):
+        for number in holders.bucket_stages[unit]:
             action = Action("REDUCE", unit, layout.plan.stages[number].name)
             for lane in layout.stage_lanes[number]:
                 placed[lane].append((time, last + rank, 0, action))
-
-
-def _holders(layout: Layout, unit: int) -> Iterator[int]:
-    for number, stage in enumerate(layout.plan.stages):
-        if stage.first <= unit < stage.stop:
-            yield number
 
 
 def reduction_order(timeline: Timeline) -> list[tuple[int, float]]:
@@ -136,8 +130,9 @@ def reduction_order(timeline: Timeline) -> list[tuple[int, float]]:
         if kind in ("B", "W"):
             done[stage] = max(done.get(stage, 0.0), timeline.end[number])
     plan = timeline.layout.plan
+    stages = HolderMap(plan).bucket_stages
     ready: list[tuple[float, int]] = []
     for unit in range(len(plan.units)):
-        times = [done.get(number, 0.0) for number in _holders(timeline.layout, unit)]
+        times = [done.get(number, 0.0) for number in stages[unit]]
         ready.append((max(times, default=0.0), -unit))
     return [(-negative, time) for time, negative in sorted(ready)]

@@ -6,8 +6,7 @@ given by a formula:
     gpipe         all forwards, then all backwards
     1f1b          a few warm-up forwards, then forward and backward in turn
     interleaved   the same with several stages per lane, in rounds
-    zero-bubble   the backward pass cut in two: input gradients at once, weight gradients into
-    what was idle
+    zero-bubble   the backward pass cut in two: input gradients at once, weight gradients later
 
 Everywhere else (a micro-batch that crosses replicas, lanes with unlike stages, micro-batches
 that do not fill the rounds) the order is found by list scheduling on the timeline

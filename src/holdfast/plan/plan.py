@@ -1,10 +1,9 @@
 """The plan: what runs where, as one frozen value.
 
     units      the model, cut into pieces that stay whole
-    stages     each a contiguous range of units on an ordered set of workers, arranged along
-    named axes routes     for every micro-batch of a step, the stages it passes, covering all
-    units in order schedule   the rule (or the explicit lines) that says in which order each
-    worker acts
+    stages     each a contiguous range of units on an ordered set of workers along named axes
+    routes     for every micro-batch of a step, the stages it passes, covering all units in order
+    schedule   the rule (or the explicit lines) that says in which order each worker acts
 
 Everything Holdfast does to survive is a change of this value. A plan does not know about time,
 health or processes; it can be built by hand, printed, parsed, compared, checked and dry-run

@@ -4,9 +4,13 @@ A profile overrides the costs a plan's units carry. Times are in any one unit; `
 where they come from, so that a decision made on assumed figures can be recognised as such.
 """
 
+from collections import Counter
+from collections.abc import Callable
+
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.plan.groups import transfers
 from holdfast.plan.lanes import Layout, Op
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.units import Unit
@@ -108,15 +112,16 @@ def resolve(layout: Layout, profile: Profile) -> Costs:
             f"the plan {plan.num_micro_batches}"
         )
     slow = slow_workers(plan, profile)
-    lanes_of = layout.stage_lanes
-    stages: list[UnitCost] = []
-    for number, stage in enumerate(plan.stages):
-        num_shared = max((len(layout.lane_stages[lane]) for lane in lanes_of[number]), default=1)
+
+    def price(number: int, first: int, stop: int) -> UnitCost:
+        """Units `first` .. `stop - 1` of a stage, at the pace of its slowest worker."""
+        stage, lanes = plan.stages[number], layout.stage_lanes[number]
+        num_shared = max((len(layout.lane_stages[lane]) for lane in lanes), default=1)
         factor = max((slow.get(worker, 1.0) for worker in stage.workers), default=1.0)
-        stages.append(
-            _stage_cost(plan, stage, stage.first, stage.stop, profile, num_shared).scaled(factor)
-        )
-    return Costs(tuple(stages), _partial_costs(layout, stages), profile.workload, profile)
+        return _stage_cost(plan, stage, first, stop, profile, num_shared).scaled(factor)
+
+    stages = tuple(price(n, stage.first, stage.stop) for n, stage in enumerate(plan.stages))
+    return Costs(stages, _partial_costs(layout, price), profile.workload, profile)
 
 
 def slow_workers(plan: Plan, profile: Profile) -> dict[str, float]:
@@ -156,31 +161,23 @@ def _stage_cost(
     return cost
 
 
-def _partial_costs(layout: Layout, stages: list[UnitCost]) -> dict[tuple[int, int], UnitCost]:
+def _partial_costs(
+    layout: Layout, price: Callable[[int, int, int], UnitCost]
+) -> dict[tuple[int, int], UnitCost]:
     plan, previous = layout.plan, None
     part: dict[tuple[int, int], UnitCost] = {}
-    partial: list[tuple[int, float]] = []
+    partial: list[tuple[int, UnitCost]] = []
     for micro_batch, route in enumerate(plan.routes):
         if route is not previous:
             partial = []
             for hop, number in zip(route, layout.routes[micro_batch], strict=True):
                 stage = plan.stages[number]
                 if (hop.first, hop.stop) != (stage.first, stage.stop):
-                    partial.append((number, _unit_share(plan, stage, hop.first, hop.stop)))
-        for number, share in partial:
-            part[number, micro_batch] = stages[number].scaled(share)
+                    partial.append((number, price(number, hop.first, hop.stop)))
+        for number, cost in partial:
+            part[number, micro_batch] = cost
         previous = route
     return part
-
-
-def _unit_share(plan: Plan, stage: Stage, first: int, stop: int) -> float:
-    def weight(low: int, high: int) -> float:
-        return sum(u.forward + u.backward_input + u.backward_weight for u in plan.units[low:high])
-
-    whole = weight(stage.first, stage.stop)
-    if not whole:
-        return (stop - first) / max(1, stage.stop - stage.first)
-    return weight(first, stop) / whole
 
 
 def link_between(profile: Profile, source: str, target: str) -> Link:
@@ -192,3 +189,18 @@ def link_between(profile: Profile, source: str, target: str) -> Link:
     if exact is not None:
         return exact
     return profile.within_node if node_of(source) == node_of(target) else profile.between_nodes
+
+
+def message_link(profile: Profile, source: Stage, target: Stage) -> Link:
+    """What a boundary tensor meets on its way from stage to stage: the slowest pair of workers.
+
+    A worker that sends to several shares its bandwidth between them. Nothing is sent between
+    stages on the same workers.
+    """
+    if source.workers == target.workers:
+        return Link()
+    pairs = transfers(source, target)
+    fan_out = max(Counter(sender for sender, _ in pairs).values())
+    links = [link_between(profile, sender, receiver) for sender, receiver in pairs]
+    rates = [link.bandwidth / fan_out for link in links if link.bandwidth]
+    return Link(max(link.latency for link in links), min(rates, default=0.0))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.lanes import Layout, Op
 from holdfast.plan.plan import Stage
 from holdfast.plan.profile import Costs, unit_cost
@@ -64,9 +65,10 @@ def _reduce(
     layout: Layout, last: dict[int, tuple[float, float]], costs: Costs
 ) -> tuple[Reduction, ...]:
     plan, link = layout.plan, costs.profile.reduce
+    stages = HolderMap(plan).bucket_stages
     ready: list[tuple[float, int, tuple[int, ...], float]] = []
     for unit in range(len(plan.units)):
-        holders = [n for n, stage in enumerate(plan.stages) if stage.first <= unit < stage.stop]
+        holders = stages[unit]
         if len(holders) < 2:
             continue
         time = max(_ready(layout, stage, unit, last, costs) for stage in holders)
@@ -103,5 +105,7 @@ def _ready(
         )
     ]
     total = sum(weights)
+    if not stage.first <= unit < stage.stop:
+        return end  # here for a tied tensor only
     before = sum(weights[: unit - stage.first]) / total if total else 0.0
     return end - (end - start) * before

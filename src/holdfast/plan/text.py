@@ -4,17 +4,18 @@
     micro_batches = 16
     schedule = "1f1b"
 
-    [[unit]]                                  # in order; a run of equal units is written once
+    [[unit]]                            # in order; a run of equal units is written once
     name = "block.0-31"
     tensors = ["wq 4096x4096 0/32", "wk 1024x4096 0/8:32", "norm 4096"]
     ...
-    [[replica]]                               # a run of replicas of one shape on workers in
-    order name = "0-1" stages = ["0-16 tensor=2", "17-33 tensor=2"] workers = "n0.g0-7"
+    [[replica]]                         # a run of replicas of one shape, workers in order
+    name = "0-1"
+    stages = ["0-16 tensor=2", "17-33 tensor=2"]
+    workers = "n0.g0-7"
 
     [routes]
-    "0-15" = "r0-1"                           # equal contiguous blocks, whole replicas
-    "3" = "r0.s0 r1.s1[17-33]"                # stage by stage, with units where only a part of a
-    stage is used
+    "0-15" = "r0-1"                     # equal contiguous blocks, whole replicas
+    "3" = "r0.s0 r1.s1[17-33]"          # stage by stage; units where a stage is used in part
 
 `parse_plan(format_plan(plan)) == plan` for every plan. A tensor is written `name shape
 dim/parts[:lead]`, where a name that does not start with its unit's name is marked with `@`. A

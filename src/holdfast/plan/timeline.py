@@ -18,11 +18,10 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.groups import transfers
 from holdfast.plan.lanes import Layout, Op, Order, layout_of
 from holdfast.plan.orders import compute_orders
 from holdfast.plan.plan import Plan
-from holdfast.plan.profile import Costs, Profile, link_between, resolve
+from holdfast.plan.profile import Costs, Profile, message_link, resolve
 from holdfast.plan.tail import Tail, evaluate_tail
 
 
@@ -218,12 +217,8 @@ def _channel_links(program: Program, profile: Profile) -> list[tuple[float, floa
     """(latency, bytes per time) per channel; None where messages are free."""
     plan, links = program.layout.plan, []
     for source, target in program.channels:
-        a, b = plan.stages[source].workers, plan.stages[target].workers
-        pairs = transfers(plan.stages[source], plan.stages[target]) if a != b else []
-        used = [link_between(profile, x, y) for x, y in dict.fromkeys(pairs)]
-        latency = max((link.latency for link in used), default=0.0)
-        rates = [link.bandwidth * len(pairs) for link in used if link.bandwidth]
-        links.append((latency, min(rates, default=0.0)))
+        link = message_link(profile, plan.stages[source], plan.stages[target])
+        links.append((link.latency, link.bandwidth))
     return links if any(latency or rate for latency, rate in links) else None
 
 

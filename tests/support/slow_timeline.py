@@ -1,0 +1,126 @@
+"""A second, obvious timeline: nobody starts before all they wait for has ended, until it is so.
+
+Every start is 0 at first. In each round every computation is put behind the one before it on each
+of its lanes and behind the message it needs, as things stand; when a round changes nothing, that
+is the timeline. It shares no code with `holdfast.plan.timeline`, and is far too slow for use.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.plan.lanes import Layout, Op, Order
+from holdfast.plan.plan import Hop
+from holdfast.plan.profile import Link, Profile
+from holdfast.plan.workers import node_of
+
+
+def slow_times(
+    layout: Layout, orders: Sequence[Order], profile: Profile
+) -> dict[Op, tuple[float, float]]:
+    """(start, end) of every computation."""
+    length = {op: duration(layout, profile, op) for order in orders for op in order}
+    start = dict.fromkeys(length, 0.0)
+    for _ in range(len(length) + 2):
+        end = {op: start[op] + length[op] for op in length}
+        arrival = arrivals(layout, orders, profile, end)
+        moved = {
+            op: arrival[needed] if (needed := needs(layout, op, length)) else 0.0 for op in length
+        }
+        for order in orders:
+            for before, op in zip(order, order[1:], strict=False):
+                moved[op] = max(moved[op], end[before])
+        if moved == start:
+            return {op: (start[op], end[op]) for op in length}
+        start = moved
+    raise AssertionError("the starts never settle: the orders wait for each other")
+
+
+def needs(layout: Layout, op: Op, known: dict[Op, float]) -> Op | None:
+    """The computation on a neighbouring stage whose result this one takes in."""
+    kind, stage, number = op
+    route = layout.routes[number]
+    at = route.index(stage)
+    if kind == "F":
+        return ("F", route[at - 1], number) if at > 0 else None
+    if kind == "W" or at + 1 == len(route):
+        return None
+    whole = ("B", route[at + 1], number)
+    return whole if whole in known else ("I", route[at + 1], number)
+
+
+def arrivals(
+    layout: Layout, orders: Sequence[Order], profile: Profile, end: dict[Op, float]
+) -> dict[Op, float]:
+    """When each result is where it is needed; messages between two stages go one by one."""
+    free: dict[tuple[int, int], float] = {}
+    arrival = dict(end)
+    for lane, order in enumerate(orders):
+        for op in order:
+            target = receiver(layout, op)
+            if target is None or layout.stage_lanes[op[1]][0] != lane:
+                continue
+            sending, latency = message(layout, profile, op, target)
+            free[op[1], target] = max(end[op], free.get((op[1], target), 0.0)) + sending
+            arrival[op] = free[op[1], target] + latency
+    return arrival
+
+
+def receiver(layout: Layout, op: Op) -> int | None:
+    kind, stage, number = op
+    route = layout.routes[number]
+    at = route.index(stage) + (1 if kind == "F" else -1)
+    return route[at] if kind != "W" and 0 <= at < len(route) else None
+
+
+def message(layout: Layout, profile: Profile, op: Op, target: int) -> tuple[float, float]:
+    """How long the slowest chunk keeps its link, and the longest latency."""
+    plan = layout.plan
+    source = op[1]
+    a, b = plan.stages[source].workers, plan.stages[target].workers
+    if a == b:
+        return 0.0, 0.0
+    later = max(hop_of(layout, source, op[2]).first, hop_of(layout, target, op[2]).first)
+    chunks = max(len(a), len(b))
+    size = plan.units[later - 1].boundary_bytes / chunks
+    used = [link(profile, a[k * len(a) // chunks], b[k * len(b) // chunks]) for k in range(chunks)]
+    sending = max(size / one.bandwidth if one.bandwidth else 0.0 for one in used)
+    return sending, max(one.latency for one in used)
+
+
+def link(profile: Profile, source: str, target: str) -> Link:
+    a, b = node_of(source), node_of(target)
+    usual = profile.within_node if a == b else profile.between_nodes
+    return profile.links.get(f"{source}>{target}") or profile.links.get(f"{a}>{b}") or usual
+
+
+def hop_of(layout: Layout, stage: int, number: int) -> Hop:
+    name = layout.plan.stages[stage].name
+    return next(hop for hop in layout.plan.routes[number] if hop.stage == name)
+
+
+def duration(layout: Layout, profile: Profile, op: Op) -> float:
+    """Unit by unit, at the pace of the slowest worker."""
+    kind, number, micro_batch = op
+    plan = layout.plan
+    stage, hop = plan.stages[number], hop_of(layout, number, micro_batch)
+    forward = backward_input = backward_weight = 0.0
+    for unit in plan.units[hop.first : hop.stop]:
+        cost = profile.unit.get(unit.name, unit)
+        forward += cost.forward
+        backward_input += cost.backward_input
+        backward_weight += cost.backward_weight
+    if plan.schedule.recompute:
+        backward_input += forward
+    time = {
+        "F": forward,
+        "B": backward_input + backward_weight,
+        "I": backward_input,
+        "W": backward_weight,
+    }[kind]
+    time *= profile.tensor.get(len(stage.workers) // stage.shard, 1.0)
+    time *= max(slowness(layout, profile, worker) for worker in stage.workers)
+    return time * (profile.workload[micro_batch] if profile.workload else 1.0)
+
+
+def slowness(layout: Layout, profile: Profile, worker: str) -> float:
+    factors = [f for pattern, f in profile.slow.items() if worker in layout.plan.select(pattern)]
+    return max(factors, default=1.0)
