@@ -18,6 +18,7 @@ beyond it: `closed_time` answers None there.
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.lanes import Layout, layout_of
 from holdfast.plan.orders import Chain, as_chain, fits
 from holdfast.plan.plan import Plan, Stage
@@ -244,8 +245,10 @@ def _last_reduction(plan: Plan, profile: Profile) -> float:
 
     A split backward pass may end on another stage; there nothing is added.
     """
-    holders = [stage for stage in plan.stages if stage.first == 0 < stage.stop]
-    if len(holders) < 2 or plan.schedule.kind == "zero-bubble":
+    if plan.schedule.kind == "zero-bubble" or profile.reduce == Link():
+        return 0.0
+    holders = [plan.stages[number] for number in HolderMap(plan).bucket_stages[0]]
+    if len(holders) < 2:
         return 0.0
     num_ways = min(stage.tensor * stage.shard for stage in holders)
     num_bytes = plan.units[0].num_parameters * plan.state_bytes.gradient / num_ways

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan, Stage
+from holdfast.plan.reduce import unit_exchanges
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -52,26 +53,19 @@ def _axis_groups(stage: Stage) -> Iterator[Group]:
 
 
 def _holder_groups(plan: Plan) -> Iterator[Group]:
+    """By unit; units that lie on the same stages and are cut alike have the same groups."""
     holders = HolderMap(plan)
     seen: set[tuple[object, ...]] = set()
-    for unit_number, unit in enumerate(plan.units):
-        stages = [plan.stages[number] for number in holders.bucket_stages[unit_number]]
-        yield Group("unit", tuple(dict.fromkeys(w for stage in stages for w in stage.workers)))
-        for tensor in unit.tensors:
-            # Units of one stage range that are cut alike have the same groups: look at the first
-            # only.
-            owners = holders.units_of_tensor[tensor.name]
-            ranges = tuple(
-                stage.name
-                for stage in plan.stages
-                if any(stage.first <= owner < stage.stop for owner in owners)
-            )
-            key = (ranges, tensor.shape, tensor.split)
-            if key in seen:
-                continue
-            seen.add(key)
-            for cell in holders.cells(tensor.name):
-                yield Group("reduce", cell.holders)
+    for number in range(len(plan.units)):
+        stages = holders.bucket_stages[number]
+        shapes = tuple((tensor.shape, tensor.split) for tensor in holders.buckets[number])
+        if (stages, shapes) in seen:
+            continue
+        seen.add((stages, shapes))
+        workers = (worker for stage in stages for worker in plan.stages[stage].workers)
+        yield Group("unit", tuple(dict.fromkeys(workers)))
+        for exchange in unit_exchanges(holders, number):
+            yield Group("reduce", exchange.members)
 
 
 def _links(plan: Plan) -> Iterator[Group]:

@@ -111,7 +111,14 @@ class HolderMap(msgspec.Struct, frozen=True, dict=True):
         found = self.holders(tensor)
         if _is_partition(found, self.tensors[tensor]):
             return tuple(Cell(box, workers) for box, workers in sorted(found.items()))
-        return refine(found)
+        place = self._places.__getitem__
+        return tuple(
+            Cell(cell.box, tuple(sorted(cell.holders, key=place))) for cell in refine(found)
+        )
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {worker: number for number, worker in enumerate(self.plan.workers)}
 
     def _stages_of(self, tensor: str) -> list[Stage]:
         units = self.units_of_tensor[tensor]

@@ -14,7 +14,7 @@ the result.
 from heapq import heappop, heappush
 
 from holdfast.plan.lanes import Layout, Op, Order, Part
-from holdfast.plan.profile import Costs, link_between
+from holdfast.plan.profile import Costs, message_link
 
 _Key = tuple[int, int, Op]
 """Age of the micro-batch, distance from the end of its route, the computation."""
@@ -51,7 +51,7 @@ class _Scheduler:
         self.layout = layout
         self.kind = layout.plan.schedule.kind
         self.costs = costs
-        self.latencies: dict[tuple[int, int], float] = {}
+        self.delays: dict[tuple[int, int], float] = {}
         # A computation over several lanes is queued on the first of them, its home.
         self.homes = {lane: self._homes(lane) for lane in part.lanes}
         self.orders: dict[int, Order] = {lane: [] for lane in part.lanes}
@@ -152,21 +152,23 @@ class _Scheduler:
             following: Op = (
                 (backward, stage, micro_batch) if last else ("F", route[at + 1], micro_batch)
             )
-            self._announce(end + self._latency(stage, following[1]), following)
+            self._announce(end + self._delay(stage, following), following)
         elif kind in ("B", "I") and at > 0:
-            self._announce(
-                end + self._latency(stage, route[at - 1]), (backward, route[at - 1], micro_batch)
-            )
+            following = (backward, route[at - 1], micro_batch)
+            self._announce(end + self._delay(stage, following), following)
         if kind == "I":
             self._announce(end, ("W", stage, micro_batch))
 
-    def _latency(self, source: int, target: int) -> float:
-        known = self.latencies.get((source, target))
+    def _delay(self, source: int, op: Op) -> float:
+        """How long a message takes to where it is needed, on a free channel."""
+        _, target, micro_batch = op
+        known = self.delays.get((source, target))
         if known is None:
-            stages = self.layout.plan.stages
-            a, b = stages[source].workers[0], stages[target].workers[0]
-            known = link_between(self.costs.profile, a, b).latency if a != b else 0.0
-            self.latencies[source, target] = known
+            plan, hop = self.layout.plan, self.layout.hop
+            link = message_link(self.costs.profile, plan.stages[source], plan.stages[target])
+            boundary = max(hop(source, micro_batch).first, hop(target, micro_batch).first)
+            known = link.latency + link.occupancy(plan.units[boundary - 1].boundary_bytes)
+            self.delays[source, target] = known
         return known
 
     def _announce(self, time: float, op: Op) -> None:

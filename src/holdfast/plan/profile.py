@@ -194,13 +194,12 @@ def link_between(profile: Profile, source: str, target: str) -> Link:
 def message_link(profile: Profile, source: Stage, target: Stage) -> Link:
     """What a boundary tensor meets on its way from stage to stage: the slowest pair of workers.
 
-    A worker that sends to several shares its bandwidth between them. Nothing is sent between
-    stages on the same workers.
+    A worker that sends to several shares its bandwidth between them. Nothing is sent where both
+    ends are the same worker.
     """
-    if source.workers == target.workers:
-        return Link()
-    pairs = transfers(source, target)
-    fan_out = max(Counter(sender for sender, _ in pairs).values())
-    links = [link_between(profile, sender, receiver) for sender, receiver in pairs]
-    rates = [link.bandwidth / fan_out for link in links if link.bandwidth]
-    return Link(max(link.latency for link in links), min(rates, default=0.0))
+    pairs = [(a, b) for a, b in transfers(source, target) if a != b]
+    num_sends = Counter(sender for sender, _ in pairs)
+    links = [(sender, link_between(profile, sender, receiver)) for sender, receiver in pairs]
+    rates = [link.bandwidth / num_sends[sender] for sender, link in links if link.bandwidth]
+    latency = max((link.latency for _, link in links), default=0.0)
+    return Link(latency, min(rates, default=0.0))
