@@ -6,6 +6,7 @@ is the timeline. It shares no code with `holdfast.plan.timeline`, and is far too
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from holdfast.plan.lanes import Layout, Op, Order
 from holdfast.plan.plan import Hop
@@ -26,7 +27,7 @@ def slow_times(
             op: arrival[needed] if (needed := needs(layout, op, length)) else 0.0 for op in length
         }
         for order in orders:
-            for before, op in zip(order, order[1:], strict=False):
+            for before, op in pairwise(order):
                 moved[op] = max(moved[op], end[before])
         if moved == start:
             return {op: (start[op], end[op]) for op in length}
@@ -72,18 +73,20 @@ def receiver(layout: Layout, op: Op) -> int | None:
 
 
 def message(layout: Layout, profile: Profile, op: Op, target: int) -> tuple[float, float]:
-    """How long the slowest chunk keeps its link, and the longest latency."""
+    """How long the slowest sender is at it, and the longest latency."""
     plan = layout.plan
-    source = op[1]
-    a, b = plan.stages[source].workers, plan.stages[target].workers
-    if a == b:
-        return 0.0, 0.0
-    later = max(hop_of(layout, source, op[2]).first, hop_of(layout, target, op[2]).first)
-    chunks = max(len(a), len(b))
-    size = plan.units[later - 1].boundary_bytes / chunks
-    used = [link(profile, a[k * len(a) // chunks], b[k * len(b) // chunks]) for k in range(chunks)]
-    sending = max(size / one.bandwidth if one.bandwidth else 0.0 for one in used)
-    return sending, max(one.latency for one in used)
+    a, b = plan.stages[op[1]].workers, plan.stages[target].workers
+    pairs = [(a[j * len(a) // len(b)], b[j]) for j in range(len(b))]
+    pairs = [(source, receiver) for source, receiver in pairs if source != receiver]
+    later = max(hop_of(layout, stage, op[2]).first for stage in (op[1], target))
+    size = plan.units[later - 1].boundary_bytes
+    sending = latency = 0.0
+    for source, receiver in pairs:
+        used = link(profile, source, receiver)
+        num_sends = sum(other == source for other, _ in pairs)
+        sending = max(sending, num_sends * size / used.bandwidth if used.bandwidth else 0.0)
+        latency = max(latency, used.latency)
+    return sending, latency
 
 
 def link(profile: Profile, source: str, target: str) -> Link:

@@ -68,7 +68,7 @@ def v_shaped(depth: int, num_micro_batches: int, kind: str = "zero-bubble") -> P
 
 
 def rerouted(depth: int, replicas: int, per_replica: int, schedule: Schedule) -> Plan:
-    """A middle stage of replica 0 is lost; its micro-batches pass the others' same stage in turn."""
+    """A middle stage of replica 0 is lost; the same stage of the others serves it in turn."""
     plan = regular_plan(
         blocks(depth), replicas=replicas, stages=depth, micro_batches=replicas * per_replica
     )
@@ -104,7 +104,7 @@ def shared_plans(draw: st.DrawFn) -> Plan:
 
 @st.composite
 def profiles_for(draw: st.DrawFn, plan: Plan) -> Profile:
-    """Any costs: own ones for some units, slow workers, uneven micro-batches, all sorts of links."""
+    """Any costs: units of their own, slow workers, uneven micro-batches, all sorts of links."""
     time = st.sampled_from([0.25, 0.5, 1.0, 1.5, 3.0])
     link = st.builds(Link, st.sampled_from([0.0, 0.125, 1.0]), st.sampled_from([0.0, 4.0, 64.0]))
     names = [unit.name for unit in plan.units]

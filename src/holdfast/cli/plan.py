@@ -1,5 +1,186 @@
-"""`holdfast plan`."""
+"""`holdfast plan`: draw, check and compare plans.
 
-from cyclopts import App
+Only the command line is here; what the commands do is imported when one runs.
+"""
 
-app = App(name="plan", help="Show and check plans.")
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Group, Parameter
+
+app = App(name="plan", help="Draw, check and compare plans.")
+
+_SHAPE = Group.create_ordered("What runs where")
+_COSTS = Group.create_ordered("What it costs")
+_WHAT_IF = Group.create_ordered("What if")
+_OUTPUT = Group.create_ordered("Output")
+
+
+def _option(group: Group, text: str, *names: str) -> Parameter:
+    """An option; `names` are given where the field has a second one."""
+    return Parameter(name=names or None, help=text, group=group, negative="", show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A regular plan by its degrees, or a plan file. None: not given."""
+
+    plan: Annotated[Path | None, _option(_SHAPE, "Show this plan file.")] = None
+    model: Annotated[str | None, _option(_SHAPE, "Model, by name. [default: llama-7b]")] = None
+    tokens: Annotated[int | None, _option(_SHAPE, "Tokens in a micro-batch. [default: 4096]")] = (
+        None
+    )
+    replicas: Annotated[
+        int | None,
+        _option(_SHAPE, "Data-parallel replicas. [default: 1]", "--replicas", "--dp-replicate"),
+    ] = None
+    stages: Annotated[
+        int | None, _option(_SHAPE, "Pipeline stages. [default: 1]", "--stages", "--pp")
+    ] = None
+    tensor: Annotated[
+        int | None, _option(_SHAPE, "Tensor-parallel degree. [default: 1]", "--tensor", "--tp")
+    ] = None
+    shard: Annotated[
+        int | None,
+        _option(_SHAPE, "Sharded data-parallel degree. [default: 1]", "--shard", "--dp-shard"),
+    ] = None
+    virtual: Annotated[int | None, _option(_SHAPE, "Stages per worker. [default: 1]")] = None
+    micro_batches: Annotated[
+        int | None,
+        _option(_SHAPE, "Of the whole step, over all replicas. [default: 2 x stages x replicas]"),
+    ] = None
+    split: Annotated[
+        str | None,
+        _option(_SHAPE, "Units per stage: even, cost, or counts like 3,4,4,3. [default: even]"),
+    ] = None
+    devices_per_node: Annotated[int | None, _option(_SHAPE, "Workers on a node. [default: 8]")] = (
+        None
+    )
+    schedule: Annotated[
+        str | None, _option(_SHAPE, "gpipe, 1f1b, interleaved or zero-bubble. [default: 1f1b]")
+    ] = None
+    recompute: Annotated[
+        bool, _option(_SHAPE, "Keep stage inputs only; compute activations again.")
+    ] = False
+    extra_in_flight: Annotated[
+        int | None,
+        _option(_SHAPE, "Micro-batches a stage may hold beyond the schedule's rule. [default: 0]"),
+    ] = None
+    device_memory: Annotated[
+        str | None, _option(_SHAPE, "Refuse plans that need more per device, like 80GiB.")
+    ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Times; without any, the operation counts of the model are used."""
+
+    forward: Annotated[
+        float | None, _option(_COSTS, "Time of a worker's forward pass of one micro-batch.")
+    ] = None
+    backward: Annotated[
+        float | None, _option(_COSTS, "Time of its backward pass. [default: 2 x forward]")
+    ] = None
+    weight: Annotated[
+        float | None, _option(_COSTS, "Weight part of --backward. [default: half of it]")
+    ] = None
+    profile: Annotated[Path | None, _option(_COSTS, "Measured or assumed costs (JSON).")] = None
+    latency: Annotated[float | None, _option(_COSTS, "Of a message between stages.")] = None
+    bandwidth: Annotated[
+        str | None, _option(_COSTS, "Bytes per unit of time between stages, like 25GB.")
+    ] = None
+    time_unit: Annotated[str, _option(_COSTS, "Name of the unit of time: s, ms, us.")] = ""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    slow: Annotated[
+        tuple[str, ...],
+        _option(_WHAT_IF, "WHO=FACTOR: this worker, node or role takes longer, like r0.s1=2.0."),
+    ] = ()
+    lost: Annotated[
+        tuple[str, ...],
+        _option(_WHAT_IF, "WHO: this worker, node or role is gone; others run its micro-batches."),
+    ] = ()
+    route: Annotated[
+        tuple[str, ...],
+        _option(_WHAT_IF, 'MICRO-BATCHES=STAGES, like "3-5=r0.s0 r1.s1 r0.s2" or "3=r1".'),
+    ] = ()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    out: Annotated[
+        tuple[Path, ...],
+        _option(_OUTPUT, "Write a file: .svg, .html, .json (Perfetto trace), .toml (the plan)."),
+    ] = ()
+    critical: Annotated[bool, _option(_OUTPUT, "Mark the critical path.")] = False
+    rows: Annotated[
+        int,
+        _option(
+            _OUTPUT,
+            "With more rows than this, rows that look the same are drawn once. [default: 16]",
+        ),
+    ] = 16
+    json: Annotated[bool, _option(_OUTPUT, "Print numbers for other programs instead.")] = False
+
+
+_DEFAULTS = (Shape(), Costs(), WhatIf(), Output())
+_FILE = Parameter(help="A plan file (TOML).")
+_JSON = Parameter(help="Print the result for other programs.", negative="", show_default=False)
+
+
+@app.command
+def show(
+    *,
+    shape: Shape = _DEFAULTS[0],
+    costs: Costs = _DEFAULTS[1],
+    what_if: WhatIf = _DEFAULTS[2],
+    output: Output = _DEFAULTS[3],
+) -> None:
+    """Draw the timeline of one step: who computes what and when, and where workers idle.
+
+    holdfast plan show --replicas 2 --stages 4 --micro-batches 16 --forward 1 --backward 2
+    """
+    from holdfast.cli.plan_show import show_plan
+
+    show_plan(shape, costs, what_if, output)
+
+
+@app.command
+def check(
+    file: Annotated[Path, _FILE],
+    /,
+    *,
+    profile: Annotated[Path | None, Parameter(help="Costs (JSON).")] = None,
+    json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Say whether a plan is complete, fits, and can be executed to its end."""
+    from holdfast.cli.plan_files import check_file
+
+    check_file(file, profile, as_json=json)
+
+
+@app.command
+def diff(
+    old: Annotated[Path, _FILE],
+    new: Annotated[Path, _FILE],
+    /,
+    *,
+    dead: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Worker, node or role of OLD whose state is lost.", negative="", show_default=False
+        ),
+    ] = (),
+    json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Say in words what differs between two plans, and what would have to move."""
+    from holdfast.cli.plan_files import diff_files
+
+    diff_files(old, new, dead, as_json=json)

@@ -1,0 +1,1 @@
+"""What Holdfast shows: timelines, traces, reports. Nothing is decided from it."""

@@ -1,0 +1,10 @@
+"""Commands are drawn as on a plain screen of 120 characters, wherever the tests run."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def plain_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
