@@ -1,0 +1,1 @@
+"""The torch side: what runs a plan with real tensors."""

@@ -1,0 +1,258 @@
+"""Data by number: a micro-batch is a function of (step, index), whoever asks, however often.
+
+`SyntheticTask` makes a language-like task from nothing; `TokenFile` reads windows of a
+memory-mapped file of tokens in a shuffled order that needs no table.
+
+**The token file.** Either a one-dimensional `.npy` of uint16 or uint32, or a `.bin`:
+
+    bytes 0-7     HFTOKENS
+    bytes 8-11    version, 1                  (all numbers little-endian)
+    bytes 12-15   bytes per token, 2 or 4
+    bytes 16-23   number of tokens
+    from byte 24  the tokens
+
+A `.bin` without this header (bare uint16 numbers, say) is read when its dtype is given.
+Documents follow each other without a break; a separator is a token like any other.
+"""
+
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.engine.random import Permutation, stream, word, words
+from holdfast.engine.tensor_parallel import IGNORED
+from holdfast.errors import HoldfastError
+
+MAGIC = b"HFTOKENS"
+_HEADER = struct.Struct("<8sIIQ")
+_VERSION = 1
+_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+Tokens = NDArray[Any]
+
+
+class MicroBatch(NamedTuple):
+    tokens: Tensor
+    """int64 [rows, length]"""
+    targets: Tensor
+    """The token that follows each; -100 where it does not count."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Targets that count."""
+        return int((self.targets != IGNORED).sum())
+
+
+class DataSource(Protocol):
+    """What training reads. Steps and indices count from 0."""
+
+    def micro_batch(self, step: int, index: int) -> MicroBatch: ...
+
+    def shape(self, step: int, index: int) -> tuple[int, int]:
+        """(rows, length) of a micro-batch, without making it."""
+
+
+class SyntheticTask:
+    """Mostly predictable text over an alphabet of `vocab` tokens.
+
+    All tokens lie on one secret circle. A sequence walks along it and now and then jumps to a
+    place drawn by Zipf's law, so a model first learns which tokens are frequent, then, token by
+    token, which one comes next. With `shortest` given, lengths vary from there to `seq_len`.
+    """
+
+    _JUMP = 0.2
+
+    def __init__(
+        self, vocab: int, seq_len: int, rows: int, seed: int, *, shortest: int | None = None
+    ) -> None:
+        _check_positive(vocab=vocab, seq_len=seq_len, rows=rows)
+        self.seq_len = seq_len
+        self.shortest = seq_len if shortest is None else shortest
+        if not 1 <= self.shortest <= seq_len:
+            raise HoldfastError(f"shortest length {shortest} is not in the range 1 .. {seq_len}")
+        self.rows = rows
+        self.seed = seed
+        self._circle = _shuffle(vocab, seed, "circle")
+        self._frequent = _shuffle(vocab, seed, "frequent")
+        # Integers, so that the draw below is exact on every machine.
+        self._weights = ((1 << 20) // torch.arange(1, vocab + 1)).cumsum(0)
+
+    def shape(self, step: int, index: int) -> tuple[int, int]:
+        choices = self.seq_len - self.shortest + 1
+        draw = word(stream(self.seed, "length", step, index), 0) % choices
+        return self.rows, self.shortest + draw
+
+    def micro_batch(self, step: int, index: int) -> MicroBatch:
+        _, length = self.shape(step, index)
+        count = self.seq_len + 1
+        source = stream(self.seed, "text", step, index)
+        drawn = words(source, torch.arange(self.rows * count)).view(self.rows, count)
+        text = self._walk(drawn[:, : length + 1])
+        return MicroBatch(text[:, :-1].contiguous(), text[:, 1:].contiguous())
+
+    def _walk(self, drawn: Tensor) -> Tensor:
+        low, high = drawn & 0xFFFFFFFF, (drawn >> 32) & 0xFFFFFFFF
+        jumps = high < int(self._JUMP * (1 << 32))
+        jumps[:, 0] = True
+        draw = (low * self._weights[-1]) >> 32
+        places = self._frequent[torch.searchsorted(self._weights, draw, right=True)]
+        time = torch.arange(drawn.shape[1]).expand_as(drawn)
+        jumped = torch.where(jumps, time, 0).cummax(1).values
+        return self._circle[(places.gather(1, jumped) + time - jumped) % len(self._circle)]
+
+
+def _shuffle(size: int, seed: int, label: str) -> Tensor:
+    return words(stream(seed, label), torch.arange(size)).argsort(stable=True)
+
+
+class TokenFile:
+    """Windows of a token file. Every window comes once before any comes again.
+
+    The file is cut into windows of `seq_len` tokens, each read with the token after it. Rows are
+    numbered through steps and micro-batches, so the number of micro-batches of a step has to
+    stay the same for the whole run; an epoch may end in the middle of a micro-batch.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        seq_len: int,
+        rows: int,
+        seed: int,
+        *,
+        num_micro_batches: int,
+        vocab: int | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        _check_positive(seq_len=seq_len, rows=rows, num_micro_batches=num_micro_batches)
+        self.path = Path(path)
+        self.seq_len = seq_len
+        self.rows = rows
+        self.seed = seed
+        self.num_micro_batches = num_micro_batches
+        self.vocab = vocab
+        self._tokens = _open_tokens(self.path, dtype)
+        needed = num_micro_batches * rows * seq_len + 1
+        if len(self._tokens) < needed:
+            raise HoldfastError(
+                f"{self.path} has {len(self._tokens)} tokens, one step needs {needed} "
+                f"({num_micro_batches} micro-batches x {rows} rows x {seq_len} tokens, and 1)"
+            )
+
+    @property
+    def num_windows(self) -> int:
+        return (len(self._tokens) - 1) // self.seq_len
+
+    def shape(self, step: int, index: int) -> tuple[int, int]:
+        return self.rows, self.seq_len
+
+    def windows(self, step: int, index: int) -> list[int]:
+        """Which windows the rows of a micro-batch are."""
+        first = (step * self.num_micro_batches + index) * self.rows
+        return [self._window(number) for number in range(first, first + self.rows)]
+
+    def _window(self, number: int) -> int:
+        epoch, place = divmod(number, self.num_windows)
+        return Permutation(self.num_windows, stream(self.seed, "windows", epoch))(place)
+
+    def micro_batch(self, step: int, index: int) -> MicroBatch:
+        starts = [window * self.seq_len for window in self.windows(step, index)]
+        rows = np.stack([self._tokens[at : at + self.seq_len + 1] for at in starts])
+        text = torch.from_numpy(rows.astype(np.int64))
+        if self.vocab is not None and int(text.max()) >= self.vocab:
+            raise HoldfastError(
+                f"{self.path} has token {int(text.max())}, the model's vocabulary ends at "
+                f"{self.vocab - 1}"
+            )
+        return MicroBatch(text[:, :-1].contiguous(), text[:, 1:].contiguous())
+
+
+def write_token_file(path: str | Path, tokens: NDArray[np.integer]) -> None:
+    """Write a `.bin` or `.npy` with the smallest dtype that fits; all of it or nothing."""
+    path = Path(path)
+    suffix = _suffix(path)
+    if tokens.ndim != 1 or not len(tokens):
+        raise HoldfastError(f"tokens have shape {tokens.shape}; a file takes one row of at least 1")
+    lowest, highest = int(tokens.min()), int(tokens.max())
+    if lowest < 0 or highest >= 1 << 32:
+        raise HoldfastError(f"tokens run from {lowest} to {highest}; a file holds 0 .. 2^32 - 1")
+    stored = tokens.astype(_DTYPES["uint16" if highest < 1 << 16 else "uint32"])
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        if suffix == ".npy":
+            np.save(file, stored)
+        else:
+            file.write(_HEADER.pack(MAGIC, _VERSION, stored.itemsize, len(stored)))
+            stored.tofile(file)
+    os.replace(partial, path)
+
+
+def _open_tokens(path: Path, dtype: str | None) -> Tokens:
+    """The file's tokens, mapped, not read."""
+    if dtype is not None and dtype not in _DTYPES:
+        raise HoldfastError(f"token dtype {dtype!r} is unknown; known: {', '.join(_DTYPES)}")
+    if not path.is_file():
+        raise HoldfastError(f"there is no token file {path}")
+    if _suffix(path) == ".npy":
+        return _open_npy(path)
+    return _open_bin(path) if dtype is None else _open_bare(path, _DTYPES[dtype])
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix not in (".bin", ".npy"):
+        raise HoldfastError(f"token file {path} ends in {path.suffix!r}, not in .bin or .npy")
+    return path.suffix
+
+
+def _open_npy(path: Path) -> Tokens:
+    try:
+        tokens: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise HoldfastError(f"{path} is no .npy file: {error}") from None
+    if tokens.ndim != 1 or tokens.dtype not in _DTYPES.values():
+        raise HoldfastError(
+            f"{path} holds {tokens.dtype} of shape {tokens.shape}; "
+            f"a token file holds one row of uint16 or uint32"
+        )
+    return tokens
+
+
+def _open_bin(path: Path) -> Tokens:
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size or not header.startswith(MAGIC):
+        raise HoldfastError(
+            f"{path} does not begin with {MAGIC.decode()}; for a file of bare numbers give its "
+            f"dtype ({' or '.join(_DTYPES)})"
+        )
+    _, version, width, count = _HEADER.unpack(header)
+    if version != _VERSION or width not in (2, 4):
+        raise HoldfastError(
+            f"{path} has version {version} and {width} bytes per token; "
+            f"known: version {_VERSION} with 2 or 4 bytes"
+        )
+    size, expected = path.stat().st_size, _HEADER.size + width * count
+    if size != expected:
+        raise HoldfastError(f"{path} has {size} bytes, its header promises {expected}")
+    kind = _DTYPES["uint16" if width == 2 else "uint32"]
+    return np.memmap(path, kind, "r", offset=_HEADER.size, shape=(count,))
+
+
+def _open_bare(path: Path, kind: np.dtype[Any]) -> Tokens:
+    size = path.stat().st_size
+    if size == 0 or size % kind.itemsize:
+        raise HoldfastError(f"{path} has {size} bytes, no multiple of {kind.itemsize} ({kind})")
+    return np.memmap(path, kind, "r")
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise HoldfastError(f"{name} is {value}, at least 1 is needed")

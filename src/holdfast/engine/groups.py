@@ -1,0 +1,250 @@
+"""Live communication groups: values made for (members, epoch), with no global world behind them.
+
+A `Communicator` belongs to one worker. It makes groups from a store that outlives the workers,
+each under its own prefix, so that making or losing one touches no other. Every wait has a
+deadline. `wake` makes every blocked operation of this worker return with an error at once.
+
+Backends: gloo (CPU, and CUDA tensors through host memory for point-to-point, which gloo cannot
+send itself) and NCCL. The two differ in what they forgive: NCCL has no tags and one order per
+group, so callers keep to that order with both; on gloo a running number is used as the tag, so
+that a mistake shows as a hang with a name instead of as wrong numbers.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from holdfast.engine.tensor_parallel import Op
+from holdfast.errors import HoldfastError, invariant
+
+_OPS: dict[str, Any] = {
+    "sum": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+_WAKE_TAG = 2**30
+"""Never used for a message: a receive on it times out, and that closes all pairs of a group."""
+
+
+class GroupBroken(Exception):
+    """An operation could not be finished: a peer is gone, time ran out, or the worker was woken."""
+
+
+class Pending:
+    """An operation under way. `wait` must be called once; the tensor must live until then."""
+
+    def __init__(
+        self, group: "LiveGroup", work: Any, what: str, landing: Tensor | None = None
+    ) -> None:
+        self._group, self._work, self._what = group, work, what
+        self._landing = landing  # (gloo, CUDA) the host copy that is on its way
+        self.target: Tensor | None = None
+
+    def is_done(self) -> bool:
+        """Only for collectives; gloo cannot say it of messages."""
+        return bool(self._work.is_completed())
+
+    def wait(self) -> None:
+        self._group.wait(self._work, self._what)
+        if self._landing is not None and self.target is not None:
+            self.target.copy_(self._landing)
+        self._landing = None
+
+
+class LiveGroup:
+    """One group as one of its members sees it."""
+
+    def __init__(
+        self, kind: str, members: tuple[str, ...], rank: int, process_group: Any, backend: str
+    ) -> None:
+        self.kind, self.members, self.rank = kind, members, rank
+        self._process_group, self._backend = process_group, backend
+        self._broken = ""
+        self._numbers: dict[tuple[int, bool], int] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def all_reduce(self, tensor: Tensor, op: Op = "sum") -> None:
+        self.all_reduce_async(tensor, op).wait()
+
+    def all_reduce_async(self, tensor: Tensor, op: Op = "sum") -> Pending:
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS[op]
+        return self._start("all-reduce", lambda pg: pg.allreduce([tensor], options))
+
+    def send(self, tensor: Tensor, to: str) -> Pending:
+        peer = self.members.index(to)
+        tag = self._next_tag(peer, sending=True)
+        landing = self._host_copy(tensor)
+        payload = tensor if landing is None else landing
+        what = f"send to {to}"
+        return self._start(what, lambda pg: pg.send([payload], peer, tag), landing)
+
+    def receive(self, tensor: Tensor, source: str) -> Pending:
+        peer = self.members.index(source)
+        tag = self._next_tag(peer, sending=False)
+        staged = self._backend == "gloo" and tensor.is_cuda
+        landing = torch.empty(tensor.shape, dtype=tensor.dtype) if staged else None
+        payload = tensor if landing is None else landing
+        pending = self._start(
+            f"receive from {source}", lambda pg: pg.recv([payload], peer, tag), landing
+        )
+        pending.target = tensor
+        return pending
+
+    def _host_copy(self, tensor: Tensor) -> Tensor | None:
+        return tensor.cpu() if self._backend == "gloo" and tensor.is_cuda else None
+
+    def _next_tag(self, peer: int, *, sending: bool) -> int:
+        """A running number per direction; the two ends count alike because their order is one."""
+        number = self._numbers.get((peer, sending), 0)
+        self._numbers[peer, sending] = number + 1
+        return number % 2**20
+
+    def _start(self, what: str, operation: Any, landing: Tensor | None = None) -> Pending:
+        if self._broken or self._process_group is None:
+            raise GroupBroken(f"{self}: {what}: {self._broken or 'the group is closed'}")
+        try:
+            work = operation(self._process_group)
+        except RuntimeError as error:
+            raise GroupBroken(f"{self}: {what}: {first_line(error)}") from None
+        return Pending(self, work, what, landing)
+
+    def wait(self, work: Any, what: str) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            reason = self._broken or first_line(error)
+            raise GroupBroken(f"{self}: {what}: {reason}") from None
+        if self._broken:
+            # "Finished" means: seen, and the group was not given up since.
+            raise GroupBroken(f"{self}: {what}: {self._broken}")
+
+    def wake(self, reason: str) -> None:
+        """End every blocked operation of this group, here and at its peers."""
+        self._broken = self._broken or reason
+        process_group = self._process_group
+        if process_group is None or self.size == 1:
+            return
+        if self._backend == "nccl":
+            process_group.abort()
+            return
+        peer = (self.rank + 1) % self.size
+        with suppress(RuntimeError):
+            knock = process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
+            knock.wait(timedelta(milliseconds=1))
+
+    def close(self) -> None:
+        """Give back sockets and threads. Operations under way must have ended."""
+        process_group, self._process_group = self._process_group, None
+        if process_group is not None and self._backend == "nccl":
+            process_group.shutdown()
+
+    def __str__(self) -> str:
+        return f"{self.kind} group {short_list(self.members)}"
+
+
+class Communicator:
+    """Makes this worker's groups."""
+
+    def __init__(
+        self, worker: str, store: Any, *, backend: str, host: str, timeout_ms: int
+    ) -> None:
+        if backend not in ("gloo", "nccl"):
+            raise HoldfastError(f"backend {backend!r} is unknown; known: gloo, nccl")
+        self.worker, self.backend = worker, backend
+        self._store, self._host = store, host
+        self._timeout = timedelta(milliseconds=timeout_ms)
+        self._device: Any = None
+        self._live: list[LiveGroup] = []
+        self._lock = threading.Lock()
+        self._woken = ""
+
+    def make(self, kind: str, members: Sequence[str], epoch: int) -> LiveGroup:
+        """All members must call this, and in one order over all groups they share."""
+        members = tuple(members)
+        invariant(self.worker in members, f"{self.worker} is not in {kind} group {members}")
+        if self._woken:
+            raise GroupBroken(f"{kind} group {short_list(members)}: {self._woken}")
+        rank = members.index(self.worker)
+        process_group = None
+        if len(members) > 1:
+            process_group = self._connect(kind, members, rank, epoch)
+        group = LiveGroup(kind, members, rank, process_group, self.backend)
+        with self._lock:
+            self._live.append(group)
+        return group
+
+    def _connect(self, kind: str, members: tuple[str, ...], rank: int, epoch: int) -> Any:
+        digest = xxhash.xxh64_hexdigest("+".join(members).encode())
+        # A blocking wait on a store client blocks all its callers: one clone per group.
+        store = PrefixStore(f"e{epoch}/{kind}/{digest}", self._store.clone())
+        try:
+            if self.backend == "nccl":
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = self._timeout
+                return dist.ProcessGroupNCCL(store, rank, len(members), options)
+            return self._connect_gloo(store, rank, len(members))
+        except RuntimeError as error:
+            raise GroupBroken(
+                f"{kind} group {short_list(members)} of epoch {epoch}: {first_line(error)}"
+            ) from None
+
+    def _connect_gloo(self, store: Any, rank: int, size: int) -> Any:
+        with self._lock:
+            if self._device is None:
+                # One listener and one loop thread for all groups of this worker.
+                self._device = dist.ProcessGroupGloo.create_device(hostname=self._host)
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [self._device]
+        options._threads = 1
+        options._timeout = self._timeout
+        return dist.ProcessGroupGloo(store, rank, size, options)
+
+    def wake(self, reason: str) -> None:
+        """Make every blocked operation of this worker return with an error; no new one starts."""
+        with self._lock:
+            self._woken = self._woken or reason
+            groups = list(self._live)
+        for group in groups:
+            group.wake(reason)
+
+    def close(self, groups: Sequence[LiveGroup]) -> None:
+        with self._lock:
+            gone = {id(group) for group in groups}
+            self._live = [group for group in self._live if id(group) not in gone]
+        for group in groups:
+            group.close()
+
+    def close_all(self) -> None:
+        self.close(list(self._live))
+        self._device = None
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+
+def first_line(error: BaseException) -> str:
+    """What gloo and NCCL say, without their source paths and greetings."""
+    text = str(error).strip().splitlines()
+    line = text[0] if text else type(error).__name__
+    if line.startswith("[") and "] " in line:
+        line = line.partition("] ")[2]
+    return line.partition(" This is typically")[0].strip()
+
+
+def short_list(members: Sequence[str]) -> str:
+    if len(members) <= 4:
+        return "(" + ", ".join(members) + ")"
+    return f"({members[0]}, {members[1]}, ... {members[-1]}; {len(members)})"

@@ -1,0 +1,207 @@
+"""The interpreter: runs a worker's action list, step after step.
+
+The list says what is computed, in which order, and in which order messages and reductions start;
+the interpreter adds nothing but overlap. Receives are posted ahead, sends leave on their own,
+and a bucket's reduction starts as soon as the last backward pass through its unit has ended, no
+later than where the list has it.
+"""
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from holdfast.engine.agreement import Outcome, Part, agree
+from holdfast.engine.compute import Computation, total
+from holdfast.engine.data import DataSource, MicroBatch
+from holdfast.engine.exchange import Messages
+from holdfast.engine.groups import LiveGroup
+from holdfast.engine.measure import Stopwatch
+from holdfast.engine.optimizer import SliceOptimizer
+from holdfast.engine.reduction import Reduction
+from holdfast.engine.state import WorkerState
+from holdfast.errors import InternalError
+from holdfast.plan.actions import Action
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.plan import Hop, Plan
+
+
+class Interpreter:
+    """Everything one worker needs to run steps under one plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        actions: Sequence[Action],
+        *,
+        state: WorkerState,
+        data: DataSource,
+        computation: Computation,
+        messages: Messages,
+        reduction: Reduction,
+        everyone: LiveGroup | None,
+        optimizer: SliceOptimizer,
+        clip_norm: float | None,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._plan, self._actions, self._state, self._data = plan, list(actions), state, data
+        self._computation, self._messages, self._reduction = computation, messages, reduction
+        self._everyone, self._optimizer, self._clip_norm = everyone, optimizer, clip_norm
+        self._stopwatch = stopwatch
+        self._hops = {
+            (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
+        }
+        self._next = _neighbours(plan)
+        self._speaks = _speaking_stages(plan, state.worker)
+        self._last, self._num_adders = self._find_last()
+        self._batches: dict[int, MicroBatch] = {}
+        self._outcome: Outcome | None = None
+        self._stop = False
+
+    def _find_last(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Per unit the number of the action that adds to its gradients last; per bucket how many
+        units of this worker add to it.
+        """
+        last: dict[int, int] = {}
+        for number, action in enumerate(self._actions):
+            if action.kind in ("B", "W"):
+                hop = self._hops[action.stage, action.number]
+                last.update(dict.fromkeys(range(hop.first, hop.stop), number))
+        holders = HolderMap(self._plan)
+        self._buckets_of: dict[int, tuple[int, ...]] = {}
+        adders: dict[int, int] = {}
+        for unit in last:
+            owners = {holders.units_of_tensor[t.name][0] for t in self._plan.units[unit].tensors}
+            self._buckets_of[unit] = tuple(sorted(owners | {unit}))
+            for bucket in self._buckets_of[unit]:
+                adders[bucket] = adders.get(bucket, 0) + 1
+        return last, adders
+
+    def run_step(self, step: int, *, stop: bool = False) -> Outcome:
+        """One step, from zeroed gradients to the applied update."""
+        self._stop, self._outcome = stop, None
+        self._open = dict(self._num_adders)
+        self._state.zero_gradients()
+        self._messages.begin(self._data, step)
+        for number, action in enumerate(self._actions):
+            self._perform(action, number, step)
+        if self._outcome is None:
+            raise InternalError("the action list has no AGREE")
+        return self._outcome
+
+    def _perform(self, action: Action, number: int, step: int) -> None:
+        kind = action.kind
+        if kind == "F":
+            self._forward(action, step)
+        elif kind in ("B", "I", "W"):
+            self._backward(action, number, step)
+        elif kind == "R":
+            self._computation.recompute(action.stage, action.number)
+        elif kind == "REDUCE":
+            self._reduction.mark_ready(action.number)
+        elif kind == "AGREE":
+            self._agree()
+        elif kind == "STEP":
+            self._apply(step)
+        elif kind not in ("SF", "SB", "RF", "RB"):  # messages go with what makes and needs them
+            raise InternalError(f"the interpreter does not know the action {kind}")
+
+    def _forward(self, action: Action, step: int) -> None:
+        hop = self._hops[action.stage, action.number]
+        batch = self._batch(step, action.number, hop)
+        entry = batch.tokens if hop.first == 0 and batch is not None else None
+        if entry is None:
+            entry = self._messages.take("F", action.stage, action.number)
+        result = self._computation.forward(hop, step, action.number, entry, batch)
+        after = self._next["F", action.stage, action.number]
+        if after:
+            self._pass_on("F", action, after, result)
+
+    def _batch(self, step: int, micro_batch: int, hop: Hop) -> MicroBatch | None:
+        """Needed at both ends of a route."""
+        if hop.first > 0 and hop.stop < len(self._plan.units):
+            return None
+        if micro_batch not in self._batches:
+            made = self._data.micro_batch(step, micro_batch)
+            device = next(iter(self._state.slices.values())).parameter.device
+            self._batches[micro_batch] = MicroBatch(made.tokens.to(device), made.targets.to(device))
+        return self._batches[micro_batch]
+
+    def _backward(self, action: Action, number: int, step: int) -> None:
+        stage, micro_batch = action.stage, action.number
+
+        def done(unit: int) -> None:
+            if self._last[unit] == number:
+                self._close(unit)
+
+        if action.kind == "W":
+            self._computation.backward_weight(stage, micro_batch, done)
+            return
+        grad = None
+        if self._next["F", stage, micro_batch]:
+            grad = self._messages.take("B", stage, micro_batch)
+        if action.kind == "I":
+            result = self._computation.backward_input(stage, micro_batch, grad)
+        else:
+            result = self._computation.backward(stage, micro_batch, grad, done)
+        before = self._next["B", stage, micro_batch]
+        if before:
+            if result is None:
+                raise InternalError(f"{stage} has no gradient for {before}")
+            self._pass_on("B", action, before, result)
+        self._reduction.progress()
+
+    def _close(self, unit: int) -> None:
+        """The last gradient of a unit has been added: buckets with no unit left open may go."""
+        for bucket in self._buckets_of[unit]:
+            self._open[bucket] -= 1
+            if self._open[bucket] == 0:
+                self._reduction.mark_ready(bucket)
+
+    def _pass_on(self, what: str, action: Action, peer: str, tensor: Tensor) -> None:
+        stages = self._plan.stage_by_name
+        if stages[action.stage].workers == stages[peer].workers:
+            self._messages.keep(what, peer, action.number, tensor)
+        else:
+            self._messages.put(what, action.stage, peer, action.number, tensor)
+
+    def _agree(self) -> None:
+        start = time.perf_counter()
+        self._messages.finish()
+        self._reduction.finish()
+        middle = time.perf_counter()
+        losses = self._computation.finish()
+        spoken = [n for n in sorted(losses) if (self._plan.routes[n][-1].stage in self._speaks)]
+        part = Part(
+            squares=self._reduction.squares(len(self._plan.units)),
+            loss_sum=total(losses[n] for n in spoken),
+            num_tokens=sum(self._batches[n].num_tokens for n in spoken),
+            stop=self._stop,
+        )
+        self._batches.clear()
+        self._outcome = agree(part, self._everyone, self._clip_norm)
+        self._stopwatch.add("reduce", middle - start)
+        self._stopwatch.add("agree", time.perf_counter() - middle)
+
+    def _apply(self, step: int) -> None:
+        start = time.perf_counter()
+        if self._outcome is not None and self._outcome.applied:
+            self._optimizer.apply(step, self._outcome)
+        self._stopwatch.add("optimizer", time.perf_counter() - start)
+
+
+def _neighbours(plan: Plan) -> dict[tuple[str, str, int], str]:
+    """("F", stage, micro-batch) -> the stage after it on the route; "B" -> the one before; or
+    "".
+    """
+    found: dict[tuple[str, str, int], str] = {}
+    for number, route in enumerate(plan.routes):
+        for at, hop in enumerate(route):
+            found["F", hop.stage, number] = route[at + 1].stage if at + 1 < len(route) else ""
+            found["B", hop.stage, number] = route[at - 1].stage if at > 0 else ""
+    return found
+
+
+def _speaking_stages(plan: Plan, worker: str) -> frozenset[str]:
+    """Stages whose losses this worker reports: all tensor ranks compute them, the first speaks."""
+    return frozenset(stage.name for stage, position in plan.seats[worker] if position == 0)

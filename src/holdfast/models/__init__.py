@@ -1,0 +1,1 @@
+"""Models as lists of units, made from the engine's parts."""

@@ -1,0 +1,28 @@
+"""Models as the engine takes them: units to build, and initial values by number."""
+
+from torch import Tensor
+
+from holdfast.engine.unit_module import Place, UnitModule
+from holdfast.models.llama import PLAIN, LlamaOptions, build_unit, fill_initial
+from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.units import Box
+
+
+class LlamaModel:
+    """A Llama of a given shape; its units are those of `llama_units`."""
+
+    def __init__(self, shape: LlamaShape, options: LlamaOptions = PLAIN, seed: int = 0) -> None:
+        self._shape, self._options, self._seed = shape, options, seed
+        units = llama_units(shape)
+        self._names = [unit.name for unit in units]
+        self._specs = {spec.name: spec for unit in units for spec in unit.tensors}
+
+    @property
+    def width(self) -> int:
+        return self._shape.dim
+
+    def build_unit(self, number: int, place: Place) -> UnitModule:
+        return build_unit(self._shape, self._names[number], place, options=self._options)
+
+    def fill(self, out: Tensor, tensor: str, box: Box) -> None:
+        fill_initial(out, self._shape, self._specs[tensor], self._seed, box)
