@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.check import check_plan, check_shape
 from holdfast.plan.plan import Hop, Limits, Plan, Schedule, Stage
+from holdfast.plan.profile import Profile
 from holdfast.plan.units import Split, TensorSpec, Unit
 from support.random_plans import make_units, plans
 
@@ -41,6 +42,10 @@ def refused(plan: Plan, *words: str) -> None:
 
 def test_the_plan_itself_passes() -> None:
     check_plan(plan_of())
+
+
+def test_profiles_name_workers_and_micro_batches_of_the_whole_plan() -> None:
+    check_plan(plan_of(), Profile(slow={"r1.s1": 2.0}, workload=(1.0, 2.0, 1.0, 1.0)))
 
 
 def test_a_unit_nobody_holds() -> None:

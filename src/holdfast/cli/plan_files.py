@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.plan_inputs import assumed_profile, healthy, read_plan, read_profile
+from holdfast.cli.plan_inputs import read_plan, read_profile
 from holdfast.cli.plan_show import print_json
 from holdfast.errors import HoldfastError
 from holdfast.observe.plan_diff import describe_changes, describe_transition, transition_numbers
@@ -20,7 +20,7 @@ from holdfast.plan.transition import plan_transition
 def check_file(path: Path, profile_path: Path | None, *, as_json: bool) -> None:
     try:
         plan = read_plan(path)
-        profile = read_profile(profile_path) if profile_path else assumed_profile(plan)
+        profile = read_profile(profile_path) if profile_path else Profile()
         _checked(path, plan, profile)
     except HoldfastError as error:
         if as_json:
@@ -35,7 +35,7 @@ def check_file(path: Path, profile_path: Path | None, *, as_json: bool) -> None:
 
 def _checked(path: Path, plan: Plan, profile: Profile) -> None:
     try:
-        check_plan(plan, healthy(profile))
+        check_plan(plan, profile)
     except HoldfastError as error:
         raise HoldfastError(f"{path}: {error}") from None
 
@@ -79,7 +79,7 @@ def diff_files(old_path: Path, new_path: Path, dead: tuple[str, ...], *, as_json
     except HoldfastError as error:
         _refuse(changes, error, as_json=as_json)
         raise
-    times = [evaluate(plan, assumed_profile(plan)).iteration_time for plan in (old, new)]
+    times = [evaluate(plan).iteration_time for plan in (old, new)]
     if as_json:
         numbers = transition_numbers(transition)
         print_json({"changes": changes, "iteration_time": times, "transition": numbers})

@@ -136,7 +136,7 @@ def parse_bytes(text: str) -> int:
 
 
 def build_profile(costs: Costs, shape: Shape, plan: Plan, slow: dict[str, float]) -> Profile:
-    profile = read_profile(costs.profile) if costs.profile is not None else assumed_profile(plan)
+    profile = read_profile(costs.profile) if costs.profile is not None else Profile()
     worker = worker_cost(costs)
     if worker is not None:
         profile = msgspec.structs.replace(profile, worker=worker)
@@ -146,12 +146,6 @@ def build_profile(costs: Costs, shape: Shape, plan: Plan, slow: dict[str, float]
         within_node=_link(costs, profile.within_node),
         between_nodes=_link(costs, profile.between_nodes),
     )
-
-
-def assumed_profile(plan: Plan) -> Profile:
-    """Costs as the units carry them, for tensor degree 1, shared evenly by a tensor group."""
-    degrees = sorted({stage.tensor for stage in plan.stages})
-    return Profile(tensor={degree: 1 / degree for degree in degrees if degree > 1})
 
 
 def worker_cost(costs: Costs) -> UnitCost | None:
@@ -192,15 +186,6 @@ def describe_costs(costs: Costs, shape: Shape, profile: Profile) -> str:
     links = (profile.within_node, profile.between_nodes, *profile.links.values())
     free = not any(link.latency or link.bandwidth for link in links)
     return words + ("; messages are free" if free else "")
-
-
-def healthy(profile: Profile) -> Profile:
-    """The profile for `check_plan`, which walks one replica of each kind.
-
-    Slow workers and workloads of single micro-batches may belong to replicas it leaves out, and
-    they change when things happen, not whether the plan is complete and fits.
-    """
-    return msgspec.structs.replace(profile, slow={}, workload=())
 
 
 def parse_slow(texts: tuple[str, ...]) -> dict[str, float]:

@@ -12,7 +12,6 @@ from holdfast.cli.plan_inputs import (
     build_plan,
     build_profile,
     describe_costs,
-    healthy,
     parse_slow,
 )
 from holdfast.cli.what_if import change_routes, lose_workers
@@ -40,7 +39,7 @@ def show_plan(shape: Shape, costs: Costs, what_if: WhatIf, output: Output) -> No
     plan, lost = lose_workers(whole, what_if.lost)
     plan = change_routes(plan, what_if.route)
     profile = build_profile(costs, shape, plan, parse_slow(what_if.slow))
-    check_plan(plan, healthy(profile))
+    check_plan(plan, profile)
     timeline = evaluate(plan, profile)
     notes = Notes(
         title=_title(whole, lost, what_if),

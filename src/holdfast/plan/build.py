@@ -121,9 +121,10 @@ def split_units(
 def minimax_split(costs: Sequence[float], speeds: Sequence[float]) -> list[tuple[int, int]]:
     """Contiguous ranges, none empty, with the smallest possible maximum of cost / speed.
 
-    Exact: best[s][i] is the least maximum over the first s stages holding the first i costs.
-    Both terms of the inner maximum are monotone in the cut, so each cell is found by bisection.
-    Ties go to the earliest cut that keeps the optimum, so the result is the same everywhere.
+    Exact: best[s][i] is the least maximum over the first s stages holding the first i costs. It
+    need not rise with i where speeds differ (fewer units may force one onto a slow stage), so
+    cuts are tried in turn. Ties go to the earliest cut that keeps the optimum, so the result is
+    the same everywhere.
     """
     n, stages = len(costs), len(speeds)
     prefix = [0.0]
@@ -148,19 +149,13 @@ def minimax_split(costs: Sequence[float], speeds: Sequence[float]) -> list[tuple
 def _best_cut(
     best: list[float], prefix: list[float], speed: float, low: int, i: int
 ) -> tuple[float, int]:
-    """Where the stage ending at i starts: best[cut] rises with the cut, the stage's own cost
-    falls.
+    """Where the stage ending at i starts. Its own cost rises as the cut goes down, so the search
+    ends where that alone is too much.
     """
-    left, right = low, i - 1
-    while left < right:
-        middle = (left + right) // 2
-        if best[middle] >= (prefix[i] - prefix[middle]) / speed:
-            right = middle
-        else:
-            left = middle + 1
-    candidates = [
-        (max(best[cut], (prefix[i] - prefix[cut]) / speed), cut)
-        for cut in (left - 1, left)
-        if cut >= low
-    ]
-    return min(candidates)
+    found = (float("inf"), i - 1)
+    for cut in range(i - 1, low - 1, -1):
+        own = (prefix[i] - prefix[cut]) / speed
+        if own > found[0]:
+            break
+        found = min(found, (max(best[cut], own), cut))
+    return found

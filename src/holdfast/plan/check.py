@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.dryrun import dry_run
 from holdfast.plan.groups import groups_by_worker
 from holdfast.plan.memory import device_memory, host_memory
-from holdfast.plan.parts import representative_plan
+from holdfast.plan.parts import representative
 from holdfast.plan.plan import AXES, SCHEDULES, Plan, Route, Stage
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import evaluate
@@ -184,7 +184,8 @@ def _check_device(plan: Plan, profile: Profile) -> None:
     limit = plan.limits.device_bytes
     if not limit:
         return
-    for worker, use in device_memory(evaluate(representative_plan(plan), profile)).items():
+    smaller, left = representative(plan, profile)
+    for worker, use in device_memory(evaluate(smaller, left)).items():
         if use.total > limit:
             raise HoldfastError(
                 f"{worker} ({plan.role(worker)}) needs {gib(use.total)}, the device has "

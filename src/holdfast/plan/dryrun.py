@@ -19,7 +19,7 @@ from holdfast.plan.actions import Action, format_action
 from holdfast.plan.groups import transfers
 from holdfast.plan.lanes import Layout
 from holdfast.plan.lower import lower
-from holdfast.plan.parts import representative_plan
+from holdfast.plan.parts import representative
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 
@@ -28,10 +28,20 @@ def dry_run(plan: Plan, profile: Profile = Profile()) -> int:
     """Walk the plan; the number of actions walked, or a HoldfastError that says who waits for
     whom.
     """
-    layout, lists = lower(representative_plan(plan), profile)
+    smaller, left = representative(plan, profile)
+    try:
+        return _walk(smaller, left)
+    except HoldfastError:
+        if smaller is not plan:
+            _walk(plan, profile)  # refused as well, with the numbers of the plan itself
+        raise
+
+
+def _walk(plan: Plan, profile: Profile) -> int:
+    layout, lists = lower(plan, profile)
     walk = _Walk(layout, lists)
     walk.run()
-    return sum(len(actions) for actions in walk.steps)
+    return sum(len(steps) for steps in walk.steps)
 
 
 class _Step:

@@ -4,7 +4,8 @@ Whenever a lane is free it takes the best computation that is ready there: forwa
 in turn, as 1F1B does, but never more micro-batches in flight than its limit. A stage that has
 `d` stages behind it on its longest route may keep d + 1 micro-batches, exactly what 1F1B keeps,
 so a regular plan with even costs gets plain 1F1B. With a split backward pass, weight gradients
-are taken when nothing else is ready.
+are taken when nothing else is ready; for that to be of use they must be able to wait, so every
+lane may keep as many as the first stage of its longest route does. That is what ZB-H1 keeps.
 
 Limits on lanes that serve crossing routes could block each other for ever. Then, and only then,
 the limit of the blocked lane with the oldest micro-batch is raised by one; the memory check sees
@@ -31,6 +32,7 @@ def list_orders(layout: Layout, part: Part, costs: Costs, orders: list[Order]) -
 def in_flight_limits(layout: Layout, part: Part) -> dict[int, int]:
     """Per lane, how many (stage, micro-batch) pairs it may hold between forward and backward."""
     behind: dict[int, int] = {}
+    longest: dict[int, int] = {}
     previous: tuple[int, ...] | None = None
     for micro_batch in part.micro_batches:
         route = layout.routes[micro_batch]
@@ -39,11 +41,16 @@ def in_flight_limits(layout: Layout, part: Part) -> dict[int, int]:
         previous = route
         for at, stage in enumerate(route):
             behind[stage] = max(behind.get(stage, 0), len(route) - at)
-    extra = layout.plan.schedule.extra_in_flight
-    return {
-        lane: sum(behind.get(stage, 0) for stage in layout.lane_stages[lane]) + extra
-        for lane in part.lanes
-    }
+            longest[stage] = max(longest.get(stage, 0), len(route))
+    schedule = layout.plan.schedule
+    limits: dict[int, int] = {}
+    for lane in part.lanes:
+        stages = layout.lane_stages[lane]
+        limit = sum(behind.get(stage, 0) for stage in stages)
+        if schedule.kind == "zero-bubble":
+            limit = max(limit, *(longest.get(stage, 0) for stage in stages))
+        limits[lane] = limit + schedule.extra_in_flight
+    return limits
 
 
 class _Scheduler:

@@ -8,29 +8,43 @@ import msgspec
 
 from holdfast.plan.lanes import Layout, Part, layout_of
 from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile, slow_workers
 
 
-def representative_plan(plan: Plan) -> Plan:
-    """The plan with one part of each kind; explicit schedules are kept whole, as lines may
-    differ.
+def representative(plan: Plan, profile: Profile = Profile()) -> tuple[Plan, Profile]:
+    """The plan with one part of each kind, and the profile for what is left of it.
+
+    Kept whole: explicit schedules, as lines may differ, and profiles with exceptional links.
     """
-    if plan.schedule.kind == "explicit":
-        return plan
-    layout = layout_of(plan)
+    if plan.schedule.kind == "explicit" or profile.links:
+        return plan, profile
+    layout, slow = layout_of(plan), slow_workers(plan, profile)
     kinds: dict[tuple[object, ...], Part] = {}
     for part in layout.parts:
-        kinds.setdefault(kind_of(layout, part), part)
+        speeds = _speeds(layout, part, slow) if slow else ()
+        loads = tuple(profile.workload[n] for n in part.micro_batches if profile.workload)
+        kinds.setdefault((kind_of(layout, part), speeds, loads), part)
     if len(kinds) == len(layout.parts):
-        return plan
+        return plan, profile
     stages = sorted(
         {n for part in kinds.values() for lane in part.lanes for n in layout.lane_stages[lane]}
     )
     batches = sorted(number for part in kinds.values() for number in part.micro_batches)
-    return msgspec.structs.replace(
+    smaller = msgspec.structs.replace(
         plan,
         stages=tuple(plan.stages[number] for number in stages),
         routes=tuple(plan.routes[number] for number in batches),
     )
+    left = msgspec.structs.replace(
+        profile,
+        slow={worker: slow[worker] for worker in smaller.workers if worker in slow},
+        workload=tuple(profile.workload[number] for number in batches if profile.workload),
+    )
+    return smaller, left
+
+
+def _speeds(layout: Layout, part: Part, slow: dict[str, float]) -> tuple[float, ...]:
+    return tuple(slow.get(worker, 1.0) for lane in part.lanes for worker in layout.lanes[lane])
 
 
 def kind_of(layout: Layout, part: Part) -> tuple[object, ...]:

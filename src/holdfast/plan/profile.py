@@ -47,7 +47,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     worker: UnitCost | None = None
     """If given: what one micro-batch costs a worker over all its stages, whatever its units."""
     tensor: dict[int, float] = {}
-    """Time at a tensor degree, relative to the degree the unit costs hold for. Missing: 1."""
+    """Time at a tensor degree, relative to the unit costs. Missing: they hold for degree 1 and are
+    shared evenly.
+    """
     within_node: Link = Link()
     between_nodes: Link = Link()
     links: dict[str, Link] = {}
@@ -153,7 +155,7 @@ def _stage_cost(
             sum(cost.backward_input for cost in costs),
             sum(cost.backward_weight for cost in costs),
         )
-        cost = cost.scaled(profile.tensor.get(stage.tensor, 1.0))
+        cost = cost.scaled(profile.tensor.get(stage.tensor, 1.0 / stage.tensor))
     if plan.schedule.recompute:
         # Activations are computed again before the backward pass; whoever cuts it waits for that
         # first.

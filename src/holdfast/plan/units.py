@@ -72,8 +72,8 @@ class Unit(msgspec.Struct, frozen=True):
     """A piece of the model that is never divided between stages: the embedding, one block, the
     head.
 
-    Costs are times for one micro-batch at the tensor degree the profile was taken at, in any
-    unit of time; only their ratios matter until a measured profile replaces them.
+    Costs are times for one micro-batch at tensor degree 1, in any unit of time; only their
+    ratios matter until a measured profile replaces them.
     """
 
     name: str
