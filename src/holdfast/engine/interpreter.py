@@ -81,7 +81,7 @@ class Interpreter:
         """One step, from zeroed gradients to the applied update."""
         self._stop, self._outcome = stop, None
         self._open = dict(self._num_adders)
-        self._state.zero_gradients()
+        self._state.clear_gradients()
         self._messages.begin(self._data, step)
         for number, action in enumerate(self._actions):
             self._perform(action, number, step)

@@ -81,8 +81,8 @@ class SliceOptimizer:
     def apply(self, step: int, outcome: Outcome) -> None:
         """Turn summed gradients into an update; `outcome` is the same on all holders."""
         factor = outcome.gradient_factor
-        for bucket in self._buckets:
-            bucket.flat.mul_(factor)
+        gradients = [gradient for bucket in self._buckets for gradient in bucket.gradients()]
+        torch._foreach_mul_(gradients, factor)
         for group in self._adam.param_groups:
             group["lr"] = self._config.rate_at(step)
         self._adam.step()

@@ -27,64 +27,55 @@ from holdfast.plan.reduce import Exchange, plan_exchanges
 NUM_STAGING = 2
 
 
-@dataclass(slots=True)
-class _Part:
-    """A piece of an exchange: where it lies in the local sum, and whether this worker adds to
-    it.
-    """
+class _Prepared:
+    """An exchange as this worker takes part in it."""
 
-    view: Tensor
-    adds: bool
+    def __init__(self, exchange: Exchange, worker: str, bucket: Bucket, group: LiveGroup) -> None:
+        self.group, self.bucket = group, bucket
+        self.num_elements = exchange.num_elements
+        self.parts = [
+            (piece.tensor, local_index(bucket.slices[piece.tensor].box, piece.box))
+            for piece in exchange.pieces
+        ]
+        self._silent = [at for at, piece in enumerate(exchange.pieces) if worker in piece.silent]
+        self._views: dict[int, list[Tensor]] = {}
+
+    def sums(self) -> list[Tensor]:
+        """The pieces of the exchange where they lie in the local sums."""
+        return [self.bucket.gradient(tensor)[index] for tensor, index in self.parts]
+
+    def load(self, staging: Tensor) -> Tensor:
+        """Copy the pieces to staging, one behind the other; the part of it they fill."""
+        sums = self.sums()
+        views = self._cut(staging, sums)
+        torch._foreach_copy_(views, sums)
+        for at in self._silent:
+            views[at].zero_()  # another tensor rank of this stage adds the same
+        return staging[: self.num_elements]
+
+    def store(self, staging: Tensor) -> None:
+        sums = self.sums()
+        torch._foreach_copy_(sums, self._cut(staging, sums))
+
+    def _cut(self, staging: Tensor, sums: list[Tensor]) -> list[Tensor]:
+        """Staging, seen as the pieces. There are two buffers, so two sets of views."""
+        if id(staging) not in self._views:
+            views: list[Tensor] = []
+            at = 0
+            for piece in sums:
+                views.append(staging[at : at + piece.numel()].view(piece.shape))
+                at += piece.numel()
+            self._views[id(staging)] = views
+        return self._views[id(staging)]
 
 
 @dataclass(slots=True)
 class _Flight:
     """An exchange between its start and its end."""
 
-    exchange: "_Prepared"
+    exchange: _Prepared
     staging: Tensor
     pending: Pending
-
-
-class _Prepared:
-    """An exchange as this worker takes part in it."""
-
-    def __init__(self, exchange: Exchange, worker: str, bucket: Bucket, group: LiveGroup) -> None:
-        self.group = group
-        self.num_elements = exchange.num_elements
-        self.parts: list[_Part] = []
-        own = {piece.tensor: piece.box for piece in bucket.slices}
-        for piece in exchange.pieces:
-            view = bucket.views[piece.tensor][local_index(own[piece.tensor], piece.box)]
-            self.parts.append(_Part(view, worker not in piece.silent))
-        adds_all = all(part.adds for part in self.parts)
-        whole = self.num_elements == bucket.flat.numel() and adds_all
-        in_order = [piece.tensor for piece in exchange.pieces] == list(bucket.views)
-        self.flat = bucket.flat if whole and in_order else None
-
-    def load(self, staging: Tensor) -> None:
-        if self.flat is not None:
-            staging.copy_(self.flat)
-            return
-        at = 0
-        for part in self.parts:
-            size = part.view.numel()
-            target = staging[at : at + size].view(part.view.shape)
-            if part.adds:
-                target.copy_(part.view)
-            else:
-                target.zero_()
-            at += size
-
-    def store(self, staging: Tensor) -> None:
-        if self.flat is not None:
-            self.flat.copy_(staging)
-            return
-        at = 0
-        for part in self.parts:
-            size = part.view.numel()
-            part.view.copy_(staging[at : at + size].view(part.view.shape))
-            at += size
 
 
 class Reduction:
@@ -94,7 +85,8 @@ class Reduction:
         """`order`: the units of this worker's REDUCE actions, as listed."""
         self._order = [unit for unit in order if unit in state.buckets]
         self._prepared: dict[int, list[_Prepared]] = {}
-        self._counted: list[tuple[int, Tensor]] = []
+        self._counted: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}
+        self._buckets = state.buckets
         self._prepare(state, mesh)
         self._staging = self._make_staging(state)
         self._ready: set[int] = set()
@@ -106,14 +98,14 @@ class Reduction:
         exchanges = plan_exchanges(state.plan)
         for unit, bucket in state.buckets.items():
             self._prepared[unit] = []
-            own = {piece.tensor: piece.box for piece in bucket.slices}
             for exchange in exchanges[unit]:
                 if state.worker not in exchange.members:
                     continue
                 if exchange.members[0] == state.worker:
-                    for piece in exchange.pieces:
-                        index = local_index(own[piece.tensor], piece.box)
-                        self._counted.append((unit, bucket.views[piece.tensor][index]))
+                    self._counted.setdefault(unit, []).extend(
+                        (piece.tensor, local_index(bucket.slices[piece.tensor].box, piece.box))
+                        for piece in exchange.pieces
+                    )
                 group = mesh.reduce_group(exchange.members)
                 if group is not None:
                     self._prepared[unit].append(_Prepared(exchange, state.worker, bucket, group))
@@ -122,8 +114,8 @@ class Reduction:
         sizes = [p.num_elements for prepared in self._prepared.values() for p in prepared]
         if not sizes:
             return []
-        flat = next(iter(state.buckets.values())).flat
-        return [flat.new_empty(max(sizes)) for _ in range(min(NUM_STAGING, len(sizes)))]
+        example = next(iter(state.slices.values())).parameter.detach()
+        return [example.new_empty(max(sizes)) for _ in range(min(NUM_STAGING, len(sizes)))]
 
     @property
     def staging_bytes(self) -> int:
@@ -148,15 +140,13 @@ class Reduction:
             self._launch(self._queue.popleft())
 
     def _launch(self, prepared: _Prepared) -> None:
-        whole = self._staging.pop()
-        staging = whole[: prepared.num_elements]
-        prepared.load(staging)
-        pending = prepared.group.all_reduce_async(staging)
-        self._flights.append(_Flight(prepared, whole, pending))
+        staging = self._staging.pop()
+        pending = prepared.group.all_reduce_async(prepared.load(staging))
+        self._flights.append(_Flight(prepared, staging, pending))
 
     def _land(self, flight: _Flight) -> None:
         flight.pending.wait()
-        flight.exchange.store(flight.staging[: flight.exchange.num_elements])
+        flight.exchange.store(flight.staging)
         self._staging.append(flight.staging)
 
     def finish(self) -> None:
@@ -175,6 +165,8 @@ class Reduction:
     def squares(self, num_units: int) -> Tensor:
         """Sums of squares by unit, over the pieces this worker answers for (float64)."""
         slots = torch.zeros(num_units, dtype=torch.float64)
-        for unit, view in self._counted:
-            slots[unit] += float(view.double().square().sum())
+        for unit, pieces in self._counted.items():
+            bucket = self._buckets[unit]
+            norms = torch._foreach_norm([bucket.gradient(name)[index] for name, index in pieces])
+            slots[unit] = torch.stack(norms).double().square().sum()
         return slots

@@ -1,7 +1,7 @@
 """The state of one worker: its slices of parameters, gradients and optimizer moments.
 
 Everything is addressed by (tensor name, box), as the holder map says, whatever the plan.
-Gradients of a bucket lie in one flat buffer, so that a reduction is one message.
+Gradients are grouped by bucket: what is reduced together.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,22 +49,29 @@ def local_index(own: Box, box: Box) -> tuple[slice, ...]:
 
 
 class Bucket:
-    """The gradients of one unit's tensors here, flat; `views` are its tensors inside it."""
+    """One unit's tensors on this worker, whose gradients are reduced together.
+
+    A local sum begins with the first gradient that arrives, as autograd made it: clearing a buffer
+    and adding to it would cost two passes over the memory for nothing.
+    """
 
     def __init__(self, unit: int, slices: Iterable[Slice]) -> None:
         self.unit = unit
-        self.slices = list(slices)
-        total = sum(piece.parameter.numel() for piece in self.slices)
-        example = self.slices[0].parameter
-        self.flat = torch.zeros(total, dtype=example.dtype, device=example.device)
-        self.views: dict[str, Tensor] = {}
-        at = 0
-        for piece in self.slices:
-            size = piece.parameter.numel()
-            view = self.flat[at : at + size].view(piece.parameter.shape)
-            self.views[piece.tensor] = view
-            piece.parameter.grad = view
-            at += size
+        self.slices = {piece.tensor: piece for piece in slices}
+
+    def gradient(self, tensor: str) -> Tensor:
+        """The local sum; zeros where no micro-batch has added anything."""
+        parameter = self.slices[tensor].parameter
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
+
+    def gradients(self) -> list[Tensor]:
+        return [self.gradient(tensor) for tensor in self.slices]
+
+    def clear(self) -> None:
+        for piece in self.slices.values():
+            piece.parameter.grad = None
 
 
 class WorkerState:
@@ -86,9 +93,9 @@ class WorkerState:
             if held:
                 self.buckets[number] = Bucket(number, held)
 
-    def zero_gradients(self) -> None:
+    def clear_gradients(self) -> None:
         for bucket in self.buckets.values():
-            bucket.flat.zero_()
+            bucket.clear()
 
 
 def build_state(
