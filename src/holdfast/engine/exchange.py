@@ -5,6 +5,7 @@ receiver still computes; the computation that needs it waits for it. Sizes come 
 micro-batch's shape is known by its number) and from the model's width, so nothing travels ahead.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -49,6 +50,8 @@ class Messages:
         self._arriving: dict[Message, tuple[Tensor, Pending]] = {}
         self._local: dict[Message, Tensor] = {}
         self._leaving: list[tuple[Tensor, Pending]] = []
+        self.waited = 0.0
+        """For messages, since the start, in seconds."""
 
     def _source(self, action: Action) -> str:
         """Who sends a message to this worker; empty: it is this worker itself."""
@@ -86,7 +89,9 @@ class Messages:
             invariant(bool(self._to_post), f"nobody sends {what}{micro_batch} to {stage}")
             self._post()
         tensor, pending = self._arriving.pop(message)
+        start = time.perf_counter()
         pending.wait()
+        self.waited += time.perf_counter() - start
         self._post()
         return tensor
 

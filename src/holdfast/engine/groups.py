@@ -167,6 +167,7 @@ class Communicator:
         self._timeout = timedelta(milliseconds=timeout_ms)
         self._device: Any = None
         self._live: list[LiveGroup] = []
+        self._idle_clients: list[Any] = []
         self._lock = threading.Lock()
         self._woken = ""
 
@@ -187,18 +188,34 @@ class Communicator:
 
     def _connect(self, kind: str, members: tuple[str, ...], rank: int, epoch: int) -> Any:
         digest = xxhash.xxh64_hexdigest("+".join(members).encode())
-        # A blocking wait on a store client blocks all its callers: one clone per group.
-        store = PrefixStore(f"e{epoch}/{kind}/{digest}", self._store.clone())
+        client = self._store_client()
+        store = PrefixStore(f"e{epoch}/{kind}/{digest}", client)
         try:
             if self.backend == "nccl":
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = self._timeout
-                return dist.ProcessGroupNCCL(store, rank, len(members), options)
-            return self._connect_gloo(store, rank, len(members))
+                made: Any = dist.ProcessGroupNCCL(store, rank, len(members), options)
+            else:
+                made = self._connect_gloo(store, rank, len(members))
         except RuntimeError as error:
             raise GroupBroken(
                 f"{kind} group {short_list(members)} of epoch {epoch}: {first_line(error)}"
             ) from None
+        if self.backend == "gloo":  # NCCL connects, and so needs its client, at first use
+            with self._lock:
+                self._idle_clients.append(client)
+        return made
+
+    def _store_client(self) -> Any:
+        """A store client for one caller at a time: a blocking wait on it blocks all others.
+
+        Clients are kept for the next group, since a new connection is not cheap: the store looks
+        its peer up by address, in its one loop, and a lookup that gets lost stops it for seconds.
+        """
+        with self._lock:
+            if self._idle_clients:
+                return self._idle_clients.pop()
+        return self._store.clone()
 
     def _connect_gloo(self, store: Any, rank: int, size: int) -> Any:
         with self._lock:
@@ -228,6 +245,7 @@ class Communicator:
 
     def close_all(self) -> None:
         self.close(list(self._live))
+        self._idle_clients.clear()
         self._device = None
 
     @property

@@ -91,10 +91,8 @@ class Interpreter:
 
     def _perform(self, action: Action, number: int, step: int) -> None:
         kind = action.kind
-        if kind == "F":
-            self._forward(action, step)
-        elif kind in ("B", "I", "W"):
-            self._backward(action, number, step)
+        if kind in ("F", "B", "I", "W"):
+            self._compute(action, number, step)
         elif kind == "R":
             self._computation.recompute(action.stage, action.number)
         elif kind == "REDUCE":
@@ -105,6 +103,17 @@ class Interpreter:
             self._apply(step)
         elif kind not in ("SF", "SB", "RF", "RB"):  # messages go with what makes and needs them
             raise InternalError(f"the interpreter does not know the action {kind}")
+
+    def _compute(self, action: Action, number: int, step: int) -> None:
+        """Forward or backward, and what it costs besides its units and its waiting."""
+        messages, stopwatch = self._messages, self._stopwatch
+        start, known = time.perf_counter(), messages.waited + stopwatch.spent
+        if action.kind == "F":
+            self._forward(action, step)
+        else:
+            self._backward(action, number)
+        seconds = time.perf_counter() - start
+        stopwatch.add("action", seconds - (messages.waited + stopwatch.spent - known))
 
     def _forward(self, action: Action, step: int) -> None:
         hop = self._hops[action.stage, action.number]
@@ -127,7 +136,7 @@ class Interpreter:
             self._batches[micro_batch] = MicroBatch(made.tokens.to(device), made.targets.to(device))
         return self._batches[micro_batch]
 
-    def _backward(self, action: Action, number: int, step: int) -> None:
+    def _backward(self, action: Action, number: int) -> None:
         stage, micro_batch = action.stage, action.number
 
         def done(unit: int) -> None:

@@ -6,12 +6,17 @@ read at the end of the step, so that measuring waits for nothing.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
+import msgspec
 import torch
 
+from holdfast.engine.groups import LiveGroup
+from holdfast.engine.mesh import Mesh
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Link, Profile, UnitCost
 
@@ -26,6 +31,8 @@ class Stopwatch:
         self._uses_events = device is not None and device.type == "cuda"
         self._open: list[tuple[Sample, torch.cuda.Event, torch.cuda.Event]] = []
         self.samples: dict[Sample, list[float]] = defaultdict(list)
+        self.spent = 0.0
+        """In units, since the start."""
 
     @contextmanager
     def unit(self, kind: str, number: int) -> Iterator[None]:
@@ -39,7 +46,9 @@ class Stopwatch:
             return
         start = time.perf_counter()
         yield
-        self.samples[kind, number].append(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self.samples[kind, number].append(seconds)
+        self.spent += seconds
 
     def add(self, kind: str, seconds: float, number: int = -1) -> None:
         self.samples[kind, number].append(seconds)
@@ -76,18 +85,86 @@ def unit_costs(medians: dict[Sample, float], plan: Plan) -> dict[str, UnitCost]:
     return costs
 
 
+class Probe(msgspec.Struct, frozen=True):
+    """How long messages and reductions take here, measured on the groups of the run."""
+
+    link: Link = Link()
+    reduce: Link = Link()
+
+
+def probe_groups(mesh: Mesh, worker: str) -> Probe:
+    """Send small and large messages over every link, reduce over every reduce group.
+
+    Everybody goes through its groups in the order in which they were made, so nobody waits for
+    somebody who waits elsewhere.
+    """
+    links: list[Link] = []
+    reduces: list[Link] = []
+    for (kind, _), group in mesh.groups.items():
+        if kind == "link":
+            links.append(_fit(partial(_ping, group, worker), 1.0))
+        elif kind == "reduce":
+            ways = 2 * (group.size - 1)
+            found = _fit(partial(_reduce, group), ways / group.size)
+            reduces.append(Link(found.latency / ways, found.bandwidth))
+    return Probe(_typical(links), _typical(reduces))
+
+
+_SMALL_BYTES, _LARGE_BYTES, _NUM_PINGS = 4096, 2**20, 8
+
+
+def _fit(measure: Callable[[int], float], share: float) -> Link:
+    """Latency and bandwidth from two sizes; `share` of the bytes crosses a link."""
+    small, large = measure(_SMALL_BYTES), measure(_LARGE_BYTES)
+    rate = share * (_LARGE_BYTES - _SMALL_BYTES) / max(large - small, 1e-9)
+    return Link(max(small - share * _SMALL_BYTES / rate, 0.0), rate)
+
+
+def _ping(group: LiveGroup, worker: str, num_bytes: int) -> float:
+    """One way, from a message there and one back."""
+    (peer,) = [member for member in group.members if member != worker]
+    tensor, times = torch.zeros(num_bytes, dtype=torch.uint8), []
+    for _ in range(_NUM_PINGS):
+        start = time.perf_counter()
+        if worker == group.members[0]:
+            group.send(tensor, peer).wait()
+            group.receive(tensor, peer).wait()
+        else:
+            group.receive(tensor, peer).wait()
+            group.send(tensor, peer).wait()
+        times.append(time.perf_counter() - start)
+    return median(times) / 2
+
+
+def _reduce(group: LiveGroup, num_bytes: int) -> float:
+    tensor, times = torch.zeros(num_bytes // 4), []
+    for _ in range(_NUM_PINGS):
+        start = time.perf_counter()
+        group.all_reduce(tensor)
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def _typical(links: list[Link]) -> Link:
+    if not links:
+        return Link()
+    return Link(median(link.latency for link in links), median(link.bandwidth for link in links))
+
+
 def make_profile(
-    costs: dict[str, UnitCost], links: list[float], end_of_step: tuple[float, float]
+    costs: dict[str, UnitCost], medians: dict[Sample, float], probe: Probe, plan: Plan, worker: str
 ) -> Profile:
-    """A measured profile: unit costs, the latency of a message, (agree, optimizer) times."""
-    latency = median(links) if links else 0.0
-    link = Link(latency=latency)
-    agree, optimizer = end_of_step
+    """What one worker measured, as a profile that the timeline reads back."""
+    held = HolderMap(plan).num_parameters[worker]
+    degrees = {stage.tensor: 1.0 for stage, _ in plan.seats[worker]}
     return Profile(
         source="measured",
         unit=costs,
-        within_node=link,
-        between_nodes=link,
-        agree=agree,
-        optimizer=optimizer,
+        tensor=degrees,
+        within_node=probe.link,
+        between_nodes=probe.link,
+        reduce=probe.reduce,
+        action=medians.get(("action", -1), 0.0),
+        agree=medians.get(("agree", -1), 0.0),
+        update=medians.get(("optimizer", -1), 0.0) / max(1, held),
     )

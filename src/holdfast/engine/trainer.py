@@ -21,7 +21,7 @@ from holdfast.engine.data import DataSource
 from holdfast.engine.exchange import Messages
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.engine.interpreter import Interpreter
-from holdfast.engine.measure import Stopwatch
+from holdfast.engine.measure import Stopwatch, make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, left_over, make_mesh
 from holdfast.engine.movement import carry_out, digest
 from holdfast.engine.optimizer import OptimizerConfig, SliceOptimizer
@@ -38,6 +38,7 @@ from holdfast.engine.unit_module import Place, UnitModule
 from holdfast.errors import HoldfastError
 from holdfast.plan.lower import lower
 from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile
 from holdfast.plan.reduce import plan_exchanges
 from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import Box
@@ -372,6 +373,13 @@ class Trainer:
     @property
     def staging_bytes(self) -> int:
         return self._epoch.reduction.staging_bytes if self._epoch.reduction is not None else 0
+
+    def profile(self) -> Profile:
+        """What this worker has measured. Everybody must ask at the same step: links are probed."""
+        medians = self.stopwatch.medians()
+        probe = probe_groups(self._epoch.mesh, self.worker)
+        costs = unit_costs(medians, self.plan)
+        return make_profile(costs, medians, probe, self.plan, self.worker)
 
     def checksums(self) -> dict[str, int]:
         """Of every piece that several workers hold, parameters and moments: equal on all of

@@ -23,6 +23,7 @@ from holdfast.plan.lanes import Layout, layout_of
 from holdfast.plan.orders import Chain, as_chain, fits
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Costs, Link, Profile, message_link, resolve
+from holdfast.plan.tail import optimizer_time
 
 
 def gpipe(
@@ -192,7 +193,7 @@ def closed_time(plan: Plan, profile: Profile = Profile()) -> float | None:
         if time is None:
             return None
         longest = max(longest, time)
-    return longest + _last_reduction(plan, profile) + profile.agree + profile.optimizer
+    return longest + _last_reduction(plan, profile) + profile.agree + optimizer_time(plan, profile)
 
 
 def _is_even(plan: Plan, chain: Chain, costs: Costs) -> bool:

@@ -15,6 +15,8 @@ import msgspec
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.units import Box, TensorSpec, box_size, intersect
 
+SeatKey = tuple[int, int, int, int, int, int]
+
 
 class Cell(msgspec.Struct, frozen=True):
     """A piece of a tensor and all workers that hold it, in plan order."""
@@ -93,6 +95,19 @@ class HolderMap(msgspec.Struct, frozen=True, dict=True):
                         held.setdefault(tensor.name, {})[box] = None
         return {name: tuple(boxes) for name, boxes in held.items()}
 
+    @cached_property
+    def num_parameters(self) -> dict[str, int]:
+        """Elements every worker holds."""
+        known: dict[tuple[SeatKey, ...], int] = {}
+        counts: dict[str, int] = {}
+        for worker, seats in self.plan.seats.items():
+            key = tuple(seat_key(stage, position) for stage, position in seats)
+            if key not in known:
+                boxes = [box for boxes in self.slices(worker).values() for box in boxes]
+                known[key] = sum(box_size(box) for box in boxes)
+            counts[worker] = known[key]
+        return counts
+
     def holders(self, tensor: str) -> dict[Box, tuple[str, ...]]:
         """Every box of a tensor that somebody holds as a whole, with its holders."""
         spec = self.tensors[tensor]
@@ -127,6 +142,13 @@ class HolderMap(msgspec.Struct, frozen=True, dict=True):
             for stage in self.plan.stages
             if any(stage.first <= unit < stage.stop for unit in units)
         ]
+
+
+def seat_key(stage: Stage, position: int) -> SeatKey:
+    """Everything about a seat that decides what it holds."""
+    ranks = stage.coordinates(position)
+    tensor, shard = ranks.get("tensor", 0), ranks.get("shard", 0)
+    return (stage.first, stage.stop, tensor, stage.tensor, shard, stage.shard)
 
 
 def refine(found: dict[Box, tuple[str, ...]]) -> tuple[Cell, ...]:

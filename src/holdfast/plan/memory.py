@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.plan.holders import HolderMap
+from holdfast.plan.holders import HolderMap, SeatKey, seat_key
 from holdfast.plan.lanes import Layout
 from holdfast.plan.plan import Hop, Plan, Stage
 from holdfast.plan.timeline import Program, Timeline
@@ -28,12 +28,17 @@ class MemoryUse(msgspec.Struct, frozen=True):
 def device_memory(timeline: Timeline) -> dict[str, MemoryUse]:
     layout = timeline.layout
     plan, state = layout.plan, layout.plan.state_bytes
-    counts = _parameter_counts(plan)
+    counts = HolderMap(plan).num_parameters
+    gathered_at: dict[SeatKey, int] = {}
     use: dict[str, MemoryUse] = {}
     for lane, workers in enumerate(layout.lanes):
         activations = peak_activation_bytes(timeline.program, lane)
         for worker in workers:
-            held, gathered = counts[worker]
+            held = counts[worker]
+            gathered = sum(
+                _gathered(plan, stage, position, gathered_at)
+                for stage, position in plan.seats[worker]
+            )
             use[worker] = MemoryUse(
                 parameters=(held + gathered) * state.parameter,
                 gradients=(gathered or held) * state.gradient,
@@ -43,37 +48,19 @@ def device_memory(timeline: Timeline) -> dict[str, MemoryUse]:
     return {worker: use[worker] for worker in plan.workers}
 
 
-def _parameter_counts(plan: Plan) -> dict[str, tuple[int, int]]:
-    """(elements held, elements gathered along the shard axis during a step) per worker."""
-    holders = HolderMap(plan)
-    known: dict[tuple[tuple[int, int, int, int, int, int], ...], tuple[int, int]] = {}
-    counts: dict[str, tuple[int, int]] = {}
-    for worker, seats in plan.seats.items():
-        key = tuple(_seat_key(stage, position) for stage, position in seats)
-        if key not in known:
-            held = sum(box_size(box) for boxes in holders.slices(worker).values() for box in boxes)
-            gathered = sum(_gathered(plan, stage, position) for stage, position in seats)
-            known[key] = (held, gathered)
-        counts[worker] = known[key]
-    return counts
-
-
-def _seat_key(stage: Stage, position: int) -> tuple[int, int, int, int, int, int]:
-    """Everything about a seat that decides what it holds."""
-    ranks = stage.coordinates(position)
-    tensor, shard = ranks.get("tensor", 0), ranks.get("shard", 0)
-    return (stage.first, stage.stop, tensor, stage.tensor, shard, stage.shard)
-
-
-def _gathered(plan: Plan, stage: Stage, position: int) -> int:
+def _gathered(plan: Plan, stage: Stage, position: int, known: dict[SeatKey, int]) -> int:
+    """Elements gathered along the shard axis during a step."""
     if stage.shard == 1:
         return 0
-    rank = stage.coordinates(position).get("tensor", 0)
-    return sum(
-        box_size(tensor.box(rank, stage.tensor))
-        for unit in plan.units[stage.first : stage.stop]
-        for tensor in unit.tensors
-    )
+    key = seat_key(stage, position)
+    if key not in known:
+        rank = stage.coordinates(position).get("tensor", 0)
+        known[key] = sum(
+            box_size(tensor.box(rank, stage.tensor))
+            for unit in plan.units[stage.first : stage.stop]
+            for tensor in unit.tensors
+        )
+    return known[key]
 
 
 def peak_in_flight(timeline: Timeline, lane: int) -> int:

@@ -62,8 +62,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Per micro-batch, relative to an ordinary one. Empty: all ordinary."""
     reduce: Link = Link()
     """Of the ring that reduces one unit's gradients over its holders."""
+    action: float = 0.0
+    """What every computation costs besides its units: messages, bookkeeping."""
     agree: float = 0.0
     optimizer: float = 0.0
+    update: float = 0.0
+    """Of the optimizer, per parameter a worker holds; `optimizer` comes on top."""
 
 
 def parse_profile(text: str) -> Profile:
@@ -103,7 +107,9 @@ class Costs(msgspec.Struct, frozen=True):
             time = cost.backward_input
         else:
             time = cost.backward_weight
-        return time * self.workload[micro_batch] if self.workload else time
+        if self.workload:
+            time *= self.workload[micro_batch]
+        return time + self.profile.action
 
 
 def resolve(layout: Layout, profile: Profile) -> Costs:

@@ -11,8 +11,8 @@ import msgspec
 
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.lanes import Layout, Op
-from holdfast.plan.plan import Stage
-from holdfast.plan.profile import Costs, unit_cost
+from holdfast.plan.plan import Plan, Stage
+from holdfast.plan.profile import Costs, Profile, unit_cost
 
 
 class Reduction(msgspec.Struct, frozen=True):
@@ -44,8 +44,17 @@ def evaluate_tail(
     if profile.reduce.latency or profile.reduce.bandwidth:
         reductions = _reduce(layout, _last_backwards(lanes, ops, start, end), costs)
     reduced = max((reduction.end for reduction in reductions), default=0.0)
-    finish = max(computed, reduced) + profile.agree + profile.optimizer
-    return Tail(reductions, computed, finish, profile.optimizer)
+    optimizer = optimizer_time(layout.plan, profile)
+    finish = max(computed, reduced) + profile.agree + optimizer
+    return Tail(reductions, computed, finish, optimizer)
+
+
+def optimizer_time(plan: Plan, profile: Profile) -> float:
+    """Of the worker that holds most."""
+    if not profile.update:
+        return profile.optimizer
+    most = max(HolderMap(plan).num_parameters.values(), default=0)
+    return profile.optimizer + profile.update * most
 
 
 def _last_backwards(

@@ -1,0 +1,1 @@
+"""Puts the processes together: job files, workers, the wire between them."""

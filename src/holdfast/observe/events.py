@@ -1,0 +1,128 @@
+"""What happens in a job, as values: the journal keeps them, the terminal shows them.
+
+Every event has its reason in words. They are tagged, so that a line of the journal says by itself
+what it is; the time of it is added by whoever writes it down.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+
+def event_name(name: str) -> str:
+    """`PlanChanged` -> `plan_changed`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=event_name):
+    reason: str = ""
+
+
+class JobStarted(Event, frozen=True, kw_only=True):
+    name: str
+    version: str
+    steps: int
+    model: str
+    num_parameters: int
+    num_workers: int
+    micro_batches: int
+    run_dir: str
+
+
+class PlanStarted(Event, frozen=True, kw_only=True):
+    """The first plan of the job."""
+
+    epoch: int
+    step: int
+    shape: str
+    """In words: 2 replicas x 2 stages."""
+    num_workers: int
+    file: str
+
+
+class WorkersReady(Event, frozen=True, kw_only=True):
+    """Processes, groups and state are there; steps begin."""
+
+    seconds: float
+    pids: dict[str, int]
+
+
+class StepDone(Event, frozen=True, kw_only=True):
+    """One line of metrics.jsonl, not of the journal."""
+
+    step: int
+    epoch: int
+    loss: float | None
+    """None: not a finite number."""
+    norm: float | None
+    tokens: int
+    tokens_per_s: float
+    step_time_s: float
+    learning_rate: float
+    applied: bool
+
+
+class StepSkipped(Event, frozen=True, kw_only=True):
+    """Nobody applied this step."""
+
+    step: int
+
+
+class PlanChanged(Event, frozen=True, kw_only=True):
+    epoch: int
+    step: int
+    """The first under the new plan."""
+    shape: str
+    num_workers: int
+    joining: tuple[str, ...]
+    leaving: tuple[str, ...]
+    stall_s: float
+    """From the end of the last step to the beginning of the next, of whoever waited longest."""
+    bytes_moved: int
+    groups_kept: int
+    groups_made: int
+    file: str
+
+
+class StopRequested(Event, frozen=True, kw_only=True):
+    signal: str
+
+
+class WorkerFailed(Event, frozen=True, kw_only=True):
+    worker: str
+    role: str
+    step: int
+    """The one it was in."""
+
+
+class JobEnded(Event, frozen=True, kw_only=True):
+    outcome: str
+    """finished, stopped or failed"""
+    next_step: int
+    loss: float | None
+    seconds: float
+
+
+AnyEvent = (
+    JobStarted
+    | PlanStarted
+    | WorkersReady
+    | StepDone
+    | StepSkipped
+    | PlanChanged
+    | StopRequested
+    | WorkerFailed
+    | JobEnded
+)
+_DECODER = msgspec.json.Decoder(AnyEvent)
+
+
+def parse_event(line: bytes) -> AnyEvent:
+    """An event from its line; keys it does not know (the time) are left out."""
+    return _DECODER.decode(line)
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return fields

@@ -1,0 +1,88 @@
+"""The run directory: what a job leaves behind, under fixed names.
+
+    job.toml             the job as it was understood: file, environment and command line together
+    plans/epoch-0.toml   every plan it went through
+    journal.jsonl        every event, with its reason
+    metrics.jsonl        one line per step
+    logs/n0.g0.log       what a worker printed
+    profile.json         measured times; `holdfast plan show --profile` reads it
+    report.json          the summary
+    final/               parameters and moments, where asked for
+
+Files that are not appended to are complete or not there: written aside, synced, renamed.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+
+JOB = "job.toml"
+JOURNAL = "journal.jsonl"
+METRICS = "metrics.jsonl"
+PROFILE = "profile.json"
+REPORT = "report.json"
+LOGS = "logs"
+FINAL = "final"
+DEFAULT_PARENT = "runs"
+
+
+def plan_name(epoch: int) -> str:
+    return f"plans/epoch-{epoch}.toml"
+
+
+def log_name(worker: str) -> str:
+    return f"{LOGS}/{worker}.log"
+
+
+class RunDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def write(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text)
+
+
+def create_run_directory(path: str, name: str, stamp: str = "") -> RunDirectory:
+    """At `path`, or a new folder below runs/ named after the job and the time."""
+    if path:
+        folder = Path(path)
+        if (folder / JOURNAL).exists():
+            raise HoldfastError(
+                f"{folder} already holds a run: remove it, or choose another job.run_dir"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = _new_folder(Path(DEFAULT_PARENT), f"{name}-{stamp or _stamp()}")
+    for part in (LOGS, "plans"):
+        (folder / part).mkdir(exist_ok=True)
+    return RunDirectory(folder)
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    number = 1
+    while True:
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, whatever happens in between."""
+    partial = path.with_name(path.name + ".part")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
