@@ -347,3 +347,11 @@ def test_as_a_command():
     command = [sys.executable, "-m", "holdfast.cli.main", *show("--stages", "2"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["iteration_time"] == 15
+
+
+def test_actions_are_one_line_per_worker(capsys):
+    assert main([*show("--stages", "2", "--tensor", "2", "--micro-batches", "2"), "--actions"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["n0.g0", "n0.g1", "n0.g2", "n0.g3"]
+    assert lines[0].split()[1:4] == ["F0", "SF0>r0.s1", "F1"]
+    assert lines[3].endswith("AGREE STEP")

@@ -4,8 +4,9 @@
     1    an error the user can act on (a HoldfastError may carry another code), told in one line
     2    wrong usage, told in one line
     70   a bug in Holdfast: the traceback, then one line
-    130  interrupted
+    130  interrupted, or a job stopped by Ctrl-C (also where it stopped cleanly: it is not done)
     141  whoever read our output went away
+    143  a job stopped by SIGTERM
 
 HOLDFAST_DEBUG=1 shows the traceback of every error.
 """
@@ -21,6 +22,7 @@ from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 from holdfast import __version__
 from holdfast.cli.demo import demo
 from holdfast.cli.plan import app as plan_app
+from holdfast.cli.run import run as run_command
 from holdfast.errors import HoldfastError, invariant
 
 COMMON_FLAGS = ("--help", "--version")
@@ -40,6 +42,7 @@ def build_app() -> App:
     )
     app.command(demo)
     app.command(plan_app)
+    app.command(run_command, name="run")
     return app
 
 

@@ -120,6 +120,7 @@ class Output:
         _option(_OUTPUT, "Write a file: .svg, .html, .json (Perfetto trace), .toml (the plan)."),
     ] = ()
     critical: Annotated[bool, _option(_OUTPUT, "Mark the critical path.")] = False
+    actions: Annotated[bool, _option(_OUTPUT, "Print what every worker does, a line each.")] = False
     rows: Annotated[
         int,
         _option(

@@ -23,6 +23,7 @@ from holdfast.observe.timeline_terminal import draw
 from holdfast.observe.timeline_view import Notes, View, describe_shape, view_of
 from holdfast.observe.trace import timeline_trace
 from holdfast.plan.check import check_plan
+from holdfast.plan.lower import lines_of, lower_timeline
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import slow_workers
 from holdfast.plan.text import format_plan
@@ -60,6 +61,9 @@ def _show(timeline: Timeline, notes: Notes, output: Output) -> None:
             path.write_text(_render(path, timeline, view), encoding="utf-8")
     if output.json:
         print_json(timeline_numbers(timeline, notes))
+    elif output.actions:
+        for worker, line in lines_of(timeline.layout, lower_timeline(timeline)):
+            print(f"{worker}  {line}")
     elif view is not None:
         draw(view, make_console())
         for path in output.out:

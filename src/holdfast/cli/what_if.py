@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.plan import Hop, Plan, Route, Stage, whole_route
+from holdfast.plan.plan import Plan, Route, Stage, whole_route
+from holdfast.plan.survive import without_workers
 from holdfast.plan.text_routes import parse_route
 from holdfast.plan.workers import parse_range
 
@@ -47,44 +48,6 @@ def _replicas(plan: Plan) -> str:
 
 
 def lose_workers(plan: Plan, patterns: Sequence[str]) -> tuple[Plan, tuple[Stage, ...]]:
-    """The plan without the stages these workers take part in, and those stages.
-
-    Every micro-batch that passed a lost stage passes the same units of another replica there; the
-    least loaded one is taken, and a micro-batch that needs several substitutes stays in one.
-    """
+    """The plan without the stages these workers take part in, and those stages."""
     gone = {worker for pattern in patterns for worker in plan.select(pattern)}
-    lost = tuple(stage for stage in plan.stages if not gone.isdisjoint(stage.workers))
-    if lost and plan.schedule.kind == "explicit":
-        raise HoldfastError("an explicit schedule says who does what: --lost cannot change it")
-    names = {stage.name for stage in lost}
-    left = [stage for stage in plan.stages if stage.name not in names]
-    load = {stage.name: 0 for stage in left}
-    for route in plan.routes:
-        for hop in route:
-            if hop.stage in load:
-                load[hop.stage] += 1
-    routes = tuple(_detour(route, names, left, load) for route in plan.routes)
-    return msgspec.structs.replace(plan, stages=tuple(left), routes=routes), lost
-
-
-def _detour(route: Route, lost: set[str], left: Sequence[Stage], load: dict[str, int]) -> Route:
-    hops: list[Hop] = []
-    replica = -1
-    for hop in route:
-        if hop.stage in lost:
-            stage = _substitute(hop, left, load, replica)
-            load[stage.name] += 1
-            replica = stage.replica
-            hop = Hop(stage.name, hop.first, hop.stop)
-        hops.append(hop)
-    return tuple(hops)
-
-
-def _substitute(hop: Hop, left: Sequence[Stage], load: dict[str, int], replica: int) -> Stage:
-    able = [stage for stage in left if stage.first <= hop.first and hop.stop <= stage.stop]
-    if not able:
-        raise HoldfastError(
-            f"{hop.stage} is lost, and no stage that is left holds its units "
-            f"{hop.first}-{hop.stop - 1}"
-        )
-    return min(able, key=lambda stage: (stage.replica != replica, load[stage.name], stage.replica))
+    return without_workers(plan, gone)

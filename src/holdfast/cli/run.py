@@ -1,0 +1,41 @@
+"""`holdfast run`: train what a job file says.
+
+Only the command line is here; what it does is imported when it runs.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+_SWITCH = {"negative": "", "show_default": False}
+
+
+def run(
+    file: Annotated[Path, Parameter(help="A job file (TOML).")],
+    /,
+    *settings: Annotated[
+        str,
+        Parameter(
+            help="Any key of the job file: --section.key value, like --parallel.tensor 2; without "
+            "its section where only one has it, like --steps 10.",
+            allow_leading_hyphen=True,
+        ),
+    ],
+    dry_run: Annotated[
+        bool, Parameter(help="Check everything, say what would run, start nothing.", **_SWITCH)
+    ] = False,
+    quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **_SWITCH)] = False,
+    json: Annotated[
+        bool, Parameter(help="Print the report for other programs instead.", **_SWITCH)
+    ] = False,
+) -> int:
+    """Train: start the workers of a job file on this machine and follow them to the end.
+
+    Settings on the command line go before the environment (HOLDFAST_SECTION__KEY), and that goes
+    before the file. Ctrl-C or SIGTERM stops at the next step boundary with exit code 130 or 143; a
+    second one stops at once.
+    """
+    from holdfast.cli.run_job import run_file
+
+    return run_file(file, settings, dry_run=dry_run, quiet=quiet, as_json=json)
