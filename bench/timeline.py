@@ -166,7 +166,7 @@ def compare_spans(steps: list[Step], timelines: list[Timeline]) -> dict[str, flo
         }
         rows.append(
             {"error of the span": name}
-            | {key: f"{100 * value:+.2f} %" for key, value in summary[name].items()}
+            | {key: f"{100 * value:.2f} %" for key, value in summary[name].items()}
         )
     print_table("Replay: predicted against measured, first forward to last backward", rows)
     return summary["all workers"]

@@ -119,7 +119,8 @@ def duration(layout: Layout, profile: Profile, op: Op) -> float:
         "I": backward_input,
         "W": backward_weight,
     }[kind]
-    time *= profile.tensor.get(len(stage.workers) // stage.shard, 1.0)
+    degree = len(stage.workers) // stage.shard
+    time *= profile.tensor.get(degree, 1 / degree)
     time *= max(slowness(layout, profile, worker) for worker in stage.workers)
     return time * (profile.workload[micro_batch] if profile.workload else 1.0)
 

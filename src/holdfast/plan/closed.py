@@ -9,10 +9,11 @@ time of a stage, b = i + w where the backward is split, t = f + b.
     zero-bubble   even stages, m >= p, w not above f and i:  m t + (p - 1) (f + i - w)     exact
 
 Every form is the length of a path that the step really walks, so none is ever above the timeline:
-a candidate whose closed form is worse than a plan already evaluated can be dropped unseen. Without
-messages the 1F1B form is within 5 % of the timeline, mostly much nearer, and exact where all stages
-are even or one of them is slow; long messages make it looser. Micro-batches of unequal weight are
-beyond it: `closed_time` answers None there.
+a candidate whose closed form is worse than a plan already evaluated can be dropped unseen. The 1F1B
+form is exact where all stages are even or one of them is slow. Between stages that differ by up to
+a factor of four it falls short by 0.15 % on average and 5 % at most, by 8 % where they differ
+wildly, by more where messages are long. Micro-batches of unequal weight are beyond it:
+`closed_time` answers None there.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from holdfast.plan.lanes import Layout, layout_of
 from holdfast.plan.orders import Chain, as_chain, fits
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Costs, Link, Profile, message_link, resolve
-from holdfast.plan.tail import optimizer_time
+from holdfast.plan.tail import optimizer_time, ring
 
 
 def gpipe(
@@ -167,12 +168,6 @@ def zero_bubble(
         return None
     filled = (min(m, depth) - 1) * min(forward, backward_input, backward_weight)
     return (m * virtual + depth - 1) * chain + m * virtual * backward_weight - filled
-
-
-def ring(num_bytes: float, num_members: int, link: Link) -> float:
-    """Reduce and spread `num_bytes` over a ring."""
-    share = (num_members - 1) / num_members
-    return 2 * share * link.occupancy(num_bytes) + 2 * (num_members - 1) * link.latency
 
 
 def closed_time(plan: Plan, profile: Profile = Profile()) -> float | None:

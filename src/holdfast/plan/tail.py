@@ -12,7 +12,7 @@ import msgspec
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.lanes import Layout, Op
 from holdfast.plan.plan import Plan, Stage
-from holdfast.plan.profile import Costs, Profile, unit_cost
+from holdfast.plan.profile import Costs, Link, Profile, unit_cost
 
 
 class Reduction(msgspec.Struct, frozen=True):
@@ -74,17 +74,17 @@ def _reduce(
     layout: Layout, last: dict[int, tuple[float, float]], costs: Costs
 ) -> tuple[Reduction, ...]:
     plan, link = layout.plan, costs.profile.reduce
-    stages = HolderMap(plan).bucket_stages
+    holder_map = HolderMap(plan)
     ready: list[tuple[float, int, tuple[int, ...], float]] = []
     for unit in range(len(plan.units)):
-        holders = stages[unit]
+        holders = holder_map.bucket_stages[unit]
         if len(holders) < 2:
             continue
         time = max(_ready(layout, stage, unit, last, costs) for stage in holders)
         smallest = min(plan.stages[stage].tensor * plan.stages[stage].shard for stage in holders)
-        num_bytes = plan.units[unit].num_parameters * plan.state_bytes.gradient / smallest
-        n = len(holders)
-        duration = 2 * (n - 1) / n * link.occupancy(num_bytes) + 2 * (n - 1) * link.latency
+        elements = sum(tensor.num_elements for tensor in holder_map.buckets[unit])
+        num_bytes = elements * plan.state_bytes.gradient / smallest
+        duration = ring(num_bytes, len(holders), link)
         lanes = tuple(sorted({lane for stage in holders for lane in layout.stage_lanes[stage]}))
         ready.append((time, -unit, lanes, duration))
     free = [0.0] * len(layout.lanes)
@@ -95,6 +95,12 @@ def _reduce(
             free[lane] = begin + duration
         reductions.append(Reduction(-negative, lanes, begin, begin + duration))
     return tuple(reductions)
+
+
+def ring(num_bytes: float, num_members: int, link: Link) -> float:
+    """Reduce and spread `num_bytes` over a ring."""
+    share = (num_members - 1) / num_members
+    return 2 * share * link.occupancy(num_bytes) + 2 * (num_members - 1) * link.latency
 
 
 def _ready(

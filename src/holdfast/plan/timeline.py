@@ -3,7 +3,7 @@
 Every lane works through its order. A computation starts when its lane is free and the message it
 needs has arrived: a forward needs the activation of the stage before it on the micro-batch's
 route, a backward the gradient of the stage after it. A message leaves when the computation that
-makes it ends and its channel (one per ordered pair of lanes) is free, occupies the channel for
+makes it ends and its channel (one per ordered pair of stages) is free, occupies the channel for
 bytes / bandwidth, and arrives a latency later. Since a lane's order is fixed, the result does
 not depend on the order in which this file visits lanes: it is the longest path.
 

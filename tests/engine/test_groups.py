@@ -1,0 +1,287 @@
+"""Groups: values with a deadline, that can be woken, and leave nothing behind."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup, first_line, short_list
+from holdfast.errors import HoldfastError, InternalError
+from support.cluster import Died
+from support.group_work import reduce_until_death
+from support.live_groups import count_resources, crew, run_together
+
+PAIR = ("n0.g0", "n0.g1")
+THREE = (*PAIR, "n0.g2")
+HUGE = 1 << 24
+"""Elements: more than a socket takes without a receiver."""
+
+
+def waiting(operation):
+    """`operation` starts something on a group; then it is waited for."""
+    return lambda group: operation(group).wait()
+
+
+@pytest.mark.parametrize(("op", "expected"), [("sum", 6.0), ("max", 3.0), ("min", 1.0)])
+def test_all_reduce(op, expected):
+    def work(communicator):
+        group = communicator.make("reduce", THREE, 0)
+        tensor = torch.full((5,), float(group.rank + 1))
+        group.all_reduce(tensor, op)
+        return tensor.tolist()
+
+    with crew(*THREE) as members:
+        assert members.together(work) == dict.fromkeys(THREE, [expected] * 5)
+
+
+def test_messages_arrive_in_their_order_in_both_directions():
+    def work(communicator):
+        group = communicator.make("link", PAIR, 0)
+        (peer,) = set(PAIR) - {communicator.worker}
+        received = [torch.empty(3) for _ in range(6)]
+        arriving = [group.receive(tensor, peer) for tensor in received]
+        sent = [torch.full((3,), 10.0 * group.rank + number) for number in range(6)]
+        for pending in [*[group.send(tensor, peer) for tensor in sent], *arriving]:
+            pending.wait()
+        return [tensor[0].item() for tensor in received]
+
+    with crew(*PAIR) as members:
+        results = members.together(work)
+    assert results == {PAIR[0]: [10, 11, 12, 13, 14, 15], PAIR[1]: [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_collective_says_when_it_is_done():
+    with crew(*PAIR) as members:
+        groups = members.make("reduce", PAIR)
+        early = groups[PAIR[0]].all_reduce_async(torch.ones(4))
+        assert not early.is_done()
+        groups[PAIR[1]].all_reduce(torch.ones(4))
+        early.wait()
+        assert early.is_done()
+
+
+def test_groups_of_two_epochs_are_apart():
+    def work(communicator):
+        old = communicator.make("reduce", PAIR, 0)
+        new = communicator.make("reduce", PAIR, 1)
+        a, b = torch.ones(1), torch.ones(1) * 5
+        first, second = old.all_reduce_async(a), new.all_reduce_async(b)
+        second.wait()
+        first.wait()
+        return a.item(), b.item()
+
+    with crew(*PAIR) as members:
+        assert members.together(work) == dict.fromkeys(PAIR, (2.0, 10.0))
+
+
+def test_a_group_of_one_needs_nobody():
+    with crew("n0.g0") as members:
+        group = members.communicators["n0.g0"].make("all", ["n0.g0"], 0)
+        assert (group.size, group.rank) == (1, 0)
+        group.wake("nothing to wake")
+
+
+# Deadlines.
+
+
+def test_a_peer_that_never_comes():
+    with crew(*PAIR, timeout_ms=200) as members:
+        start = time.monotonic()
+        with pytest.raises(GroupBroken, match=r"link group \(n0.g0, n0.g1\) of epoch 3"):
+            members.communicators["n0.g0"].make("link", PAIR, 3)
+        assert 0.15 < time.monotonic() - start < 5
+        assert members.communicators["n0.g0"].num_live == 0
+
+
+OPERATIONS = {
+    "receive": (lambda group: group.receive(torch.empty(1), PAIR[1]), "receive from n0.g1"),
+    "send": (lambda group: group.send(torch.empty(HUGE), PAIR[1]), "send to n0.g1"),
+    "all-reduce": (lambda group: group.all_reduce_async(torch.ones(1)), "all-reduce"),
+}
+
+
+@pytest.mark.parametrize(("operation", "name"), OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_a_peer_that_takes_no_part(operation, name):
+    with crew(*PAIR, timeout_ms=200) as members:
+        group = members.make("link", PAIR)[PAIR[0]]
+        start = time.monotonic()
+        with pytest.raises(GroupBroken, match=rf"link group \(n0.g0, n0.g1\): {name}: "):
+            operation(group).wait()
+        assert 0.15 < time.monotonic() - start < 5
+
+
+# Waking.
+
+
+def started(operation, barrier):
+    """Start something, let the others know, and wait for it."""
+
+    def work(group):
+        pending = operation(group)
+        barrier.wait()
+        pending.wait()
+
+    return work
+
+
+@pytest.mark.parametrize(("operation", "name"), OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_wake_ends_what_is_blocked_here_and_at_live_peers(operation, name):
+    with crew(*THREE, timeout_ms=60_000) as members:
+        pair, apart = members.make("link", PAIR), members.make("link", PAIR[::-1], 1)
+        barrier = threading.Barrier(3, timeout=20)
+        communicator = members.communicators[PAIR[0]]
+        calls = {
+            "here": started(operation, barrier),
+            # The peer waits in another group of the two, for something that never comes.
+            "there": started(lambda group: group.receive(torch.empty(1), PAIR[0]), barrier),
+            "waker": lambda _: (barrier.wait(), communicator.wake("round 7"), time.monotonic())[2],
+        }
+        given = {"here": pair[PAIR[0]], "there": apart[PAIR[1]], "waker": None}
+        results = run_together(calls, given)
+        assert time.monotonic() - results["waker"] < 5
+        assert str(results["here"]) == f"link group (n0.g0, n0.g1): {name}: round 7"
+        assert str(results["there"]).startswith("link group (n0.g1, n0.g0): receive from n0.g0: ")
+
+
+def test_nothing_starts_after_a_wake_but_others_go_on():
+    with crew(*THREE) as members:
+        woken, others = members.make("link", PAIR), members.make("link", THREE[1:])
+        members.communicators["n0.g0"].wake("round 7")
+        with pytest.raises(GroupBroken, match="all-reduce: round 7"):
+            woken["n0.g0"].all_reduce(torch.ones(1))
+        with pytest.raises(GroupBroken, match=r"tensor group \(n0.g0, n0.g1\): round 7"):
+            members.communicators["n0.g0"].make("tensor", PAIR, 1)
+        calls = dict.fromkeys(THREE[1:], lambda group: group.all_reduce(torch.ones(1)))
+        assert run_together(calls, others) == dict.fromkeys(THREE[1:])
+
+
+def test_what_had_arrived_but_was_not_seen_before_the_wake_does_not_count():
+    with crew(*PAIR) as members:
+        groups = members.make("reduce", PAIR)
+        pending = groups[PAIR[0]].all_reduce_async(torch.ones(1))
+        groups[PAIR[1]].all_reduce(torch.ones(1))
+        while not pending.is_done():
+            pass
+        members.communicators[PAIR[0]].wake("round 7")
+        with pytest.raises(GroupBroken, match="round 7"):
+            pending.wait()
+
+
+def test_the_first_reason_stays():
+    with crew(*PAIR) as members:
+        groups = members.make("reduce", PAIR)
+        members.communicators[PAIR[0]].wake("round 7")
+        members.communicators[PAIR[0]].wake("round 8")
+        with pytest.raises(GroupBroken, match="round 7"):
+            groups[PAIR[0]].all_reduce(torch.ones(1))
+
+
+# Nothing is left behind.
+
+
+@pytest.mark.slow
+def test_three_hundred_groups_leave_nothing_behind():
+    def generation(members, names, epoch):
+        def work(communicator):
+            group = communicator.make("reduce", names, epoch)
+            tensor = torch.ones(3)
+            group.all_reduce(tensor)
+            communicator.close([group])
+            return tensor[0].item()
+
+        results = members.together(work, *names)
+        assert results == dict.fromkeys(names, float(len(names)))
+
+    with crew(*THREE) as members:
+        counts = []
+        for epoch in range(300):
+            generation(members, (PAIR, THREE)[epoch % 2], epoch)
+            if epoch % 50 == 49:
+                counts.append(count_resources())
+        print(f"(file descriptors, threads) every 50 generations: {counts}")
+        descriptors, threads = zip(*counts, strict=True)
+        assert max(descriptors) - descriptors[0] <= 1
+        assert max(threads) - threads[0] <= 1
+        assert all(communicator.num_live == 0 for communicator in members.communicators.values())
+
+
+@pytest.mark.slow
+def test_broken_and_woken_groups_leave_nothing_behind():
+    counts = []
+    for _ in range(6):
+        with crew(*PAIR, timeout_ms=50) as members:
+            groups = members.make("link", PAIR)
+            with pytest.raises(GroupBroken):
+                groups[PAIR[0]].receive(torch.empty(1), PAIR[1]).wait()
+            members.communicators[PAIR[1]].wake("round 7")
+            with pytest.raises(GroupBroken):
+                members.communicators[PAIR[0]].make("tensor", PAIR, 1)
+        del groups, members
+        counts.append(count_resources())
+    assert counts[-1] <= counts[1], counts
+
+
+def test_closed_groups_take_no_orders():
+    with crew(*PAIR) as members:
+        groups = members.make("link", PAIR)
+        communicator = members.communicators[PAIR[0]]
+        assert communicator.num_live == 1
+        communicator.close([groups[PAIR[0]]])
+        assert communicator.num_live == 0
+        with pytest.raises(GroupBroken, match="the group is closed"):
+            groups[PAIR[0]].send(torch.ones(1), PAIR[1])
+
+
+def test_one_connection_to_the_store_serves_many_groups():
+    with crew(*PAIR) as members:
+        communicator = members.communicators[PAIR[0]]
+        store, clones = communicator._store, []
+
+        class Counting:
+            def clone(self):
+                clones.append(None)
+                return store.clone()
+
+        communicator._store = Counting()
+        for epoch in range(4):
+            members.make("link", PAIR, epoch)
+        assert len(clones) == 1
+
+
+@pytest.mark.process
+def test_a_dead_peer_is_an_error_not_a_hang(cluster):
+    """Killed in the middle of a reduction: the others are told long before the deadline of 20 s."""
+    store = cluster.fresh_store()
+    arguments = [(worker, THREE, store, THREE[1]) for worker in THREE]
+    results = cluster.run(reduce_until_death, arguments, may_die=[1])
+    assert results[1] == Died(-9)
+    for story, seconds in (results[0], results[2]):
+        assert story.startswith("reduce group (n0.g0, n0.g1, n0.g2): all-reduce: ")
+        assert seconds < 5
+        print(f"told {seconds * 1e3:.0f} ms after the death: {story}")
+
+
+# Bad input and words.
+
+
+def test_an_unknown_backend():
+    with pytest.raises(HoldfastError, match="backend 'mpi' is unknown; known: gloo, nccl"):
+        Communicator("n0.g0", None, backend="mpi", host="127.0.0.1", timeout_ms=1)
+
+
+def test_a_group_of_others():
+    with crew("n0.g7") as members, pytest.raises(InternalError, match="n0.g7 is not in link"):
+        members.communicators["n0.g7"].make("link", PAIR, 0)
+
+
+def test_what_a_transport_says_without_its_paths():
+    error = RuntimeError("[/a/b/pair.cc:5] Timed out waiting 50ms This is typically a firewall\nx")
+    assert first_line(error) == "Timed out waiting 50ms"
+    assert first_line(RuntimeError()) == "RuntimeError"
+
+
+def test_long_groups_are_named_by_their_ends():
+    assert short_list(["a", "b"]) == "(a, b)"
+    assert short_list(list("abcdef")) == "(a, b, ... f; 6)"
+    assert str(LiveGroup("all", THREE, 0, None, "gloo")) == "all group (n0.g0, n0.g1, n0.g2)"
