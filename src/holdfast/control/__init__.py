@@ -1,0 +1,1 @@
+"""Decisions of the control plane: facts in, orders and reasons out."""
