@@ -23,11 +23,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _common import Goal, compare, finish, parse_args, print_table
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
+from _common import Goal, compare, finish, parse_args, print_table
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.optimizer import OptimizerConfig
 from holdfast.engine.trainer import ChangeReport, Planned, StepReport, Trainer, TrainerConfig
@@ -37,7 +38,7 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.catalog import LlamaShape, llama_units
 
 WORKERS = ("n0.g0", "n0.g1")
-MODES = {"replicas 2": {"replicas": 2}, "stages 2": {"stages": 2}}
+MODES: dict[str, dict[str, Any]] = {"replicas 2": {"replicas": 2}, "stages 2": {"stages": 2}}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Ours:
             model=LlamaModel(size.shape),
             data=make_data(size),
             config=TrainerConfig(num_steps=10**6, optimizer=OPTIMIZER),
-            store=dist.PrefixStore(name, store),
+            store=PrefixStore(name, store),
             reporter=self.reporter,
         )
 
@@ -184,7 +185,7 @@ class DataParallel:
 
     def _micro_batch(self, tokens: Tensor, targets: Tensor, num_tokens: int) -> Tensor:
         loss: Tensor = self.module(tokens, targets)
-        (loss * (2 / num_tokens)).backward()  # DDP divides by the number of replicas
+        torch.autograd.backward(loss * (2 / num_tokens))  # DDP divides by the number of replicas
         return loss.detach()
 
 
@@ -239,9 +240,10 @@ class Pipelining:
 
 def worker(rank: int, port: int, mode: str, size: Size, results: Any) -> None:
     torch.set_num_threads(1)
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-    dist.init_process_group("gloo", store=dist.PrefixStore("world", store), rank=rank, world_size=2)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=PrefixStore("world", store), rank=rank, world_size=2)
     contenders: dict[str, Callable[[int], float]] = {
         "ours": Ours(size, rank, store, mode, "a"),
         "ours again": Ours(size, rank, store, mode, "b"),
@@ -279,7 +281,7 @@ def cpu_seconds() -> float:
 
 
 def run_mode(mode: str, size: Size) -> Times:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("forkserver")
     results = context.Queue()
     processes = [

@@ -9,35 +9,40 @@ Goals: the mean error is below 10 %, and where two plans differ by more than the
 puts them in the right order.
 """
 
-import multiprocessing
-import os
+import tempfile
 from itertools import combinations
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
-import torch
-import torch.distributed as dist
-from _common import Goal, finish, parse_args, print_table
 
-from holdfast.engine.data import SyntheticTask
-from holdfast.engine.trainer import ChangeReport, Planned, StepReport, Trainer, TrainerConfig
-from holdfast.models.model import LlamaModel
+from _common import Goal, finish, parse_args, print_table
+from holdfast.engine.trainer import Planned
+from holdfast.job.config import DataSection, JobConfig, JobSection, ModelSection
+from holdfast.job.launcher import run_job
+from holdfast.job.prepare import make_job, model_units
+from holdfast.job.template import Template
+from holdfast.observe.run_directory import PROFILE
 from holdfast.plan.build import deal_routes, regular_plan
-from holdfast.plan.catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Hop, Plan, Schedule, whole_route
-from holdfast.plan.profile import Profile, UnitCost
-from holdfast.plan.text import format_plan, parse_plan
+from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.timeline import evaluate
 
-SHAPE = LlamaShape(dim=192, num_layers=6, num_heads=8, num_kv_heads=4, hidden=576, vocab=1024)
-ROWS, LENGTH, MICRO_BATCHES = 2, 96, 8
-UNITS = llama_units(SHAPE, ROWS * LENGTH)
+MICRO_BATCHES = 8
+WARM_UP_STEPS = 2
+CONFIG = JobConfig(
+    job=JobSection(steps=1, threads=1),
+    model=ModelSection(dim=192, num_layers=6, num_heads=8, num_kv_heads=4, hidden=576, vocab=1024),
+    data=DataSection(seq_len=96, rows=2),
+)
+UNITS = model_units(CONFIG)
 
 
 def make_plans() -> dict[str, Plan]:
     def regular(**options: Any) -> Plan:
-        return regular_plan(UNITS, **({"micro_batches": MICRO_BATCHES, "split": "cost"} | options))
+        chosen: dict[str, Any] = {"micro_batches": MICRO_BATCHES, "split": "cost"} | options
+        return regular_plan(UNITS, **chosen)
 
     two = regular(replicas=2)
     chains = [whole_route(stages) for stages in two.replicas.values()]
@@ -61,96 +66,37 @@ def make_plans() -> dict[str, Plan]:
     }
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
+class Bench:
+    """Runs plans as jobs, from one warm template."""
 
-    def step_done(self, report: StepReport) -> None:
-        self.seconds.append(report.seconds)
+    def __init__(self, num_steps: int, template: Template, folder: Path) -> None:
+        self._num_steps, self._template, self._folder = num_steps, template, folder
+        self._num_runs = 0
 
-    def plan_changed(self, report: ChangeReport) -> None:
-        pass
+    def run(self, plan: Plan) -> tuple[float, Profile]:
+        """Median step time (of the slowest worker in every step), and what was measured."""
+        self._num_runs += 1
+        directory = self._folder / f"run-{self._num_runs}"
+        section = msgspec.structs.replace(CONFIG.job, steps=self._num_steps, run_dir=str(directory))
+        job = make_job(msgspec.structs.replace(CONFIG, job=section), [Planned(0, plan)])
+        result = run_job(job, template=self._template)
+        seconds = [step.step_time_s for step in result.steps[WARM_UP_STEPS:]]
+        return median(seconds), parse_profile((directory / PROFILE).read_text())
 
-    def stop_requested(self) -> bool:
-        return False
-
-
-def worker(name: str, port: int, plan_text: str, num_steps: int, results: Any) -> None:
-    torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(name[-1]) % len(cores)]})
-    recorder = Recorder()
-    trainer = Trainer(
-        name,
-        [Planned(0, parse_plan(plan_text))],
-        model=LlamaModel(SHAPE),
-        data=SyntheticTask(SHAPE.vocab, LENGTH, ROWS, seed=0),
-        config=TrainerConfig(num_steps=num_steps),
-        store=dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False),
-        reporter=recorder,
-    )
-    trainer.run()
-    results.put((name, recorder.seconds[2:], msgspec.json.encode(trainer.profile())))
-    trainer.close()
-
-
-def run_plan(plan: Plan, num_steps: int) -> tuple[float, list[Profile]]:
-    """Median step time (of the slowest worker in every step), and what the workers measured."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("forkserver")
-    results = context.Queue()
-    processes = [
-        context.Process(
-            target=worker, args=(name, store.port, format_plan(plan), num_steps, results)
+    def calibrate(self, plans: dict[str, Plan]) -> dict[str, Profile]:
+        """Profiles by way of computing, each measured on one plan only."""
+        _, whole = self.run(plans["replicas 2"])
+        _, linked = self.run(plans["stages 2, 1f1b"])
+        _, split = self.run(plans["stages 2, zero-bubble"])
+        _, tensor = self.run(plans["tensor 2"])
+        whole = msgspec.structs.replace(
+            whole, within_node=linked.within_node, between_nodes=linked.between_nodes
         )
-        for name in plan.workers
-    ]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=300) for _ in processes]
-    for process in processes:
-        process.join(timeout=60)
-    steps = zip(*(seconds for _, seconds, _ in found), strict=True)
-    profiles = [msgspec.json.decode(raw, type=Profile) for _, _, raw in found]
-    return median(max(step) for step in steps), profiles
-
-
-def merge(profiles: list[Profile]) -> Profile:
-    """One profile from those of several workers: medians."""
-
-    def middle(name: str) -> float:
-        return median(getattr(profile, name) for profile in profiles)
-
-    costs: dict[str, list[UnitCost]] = {}
-    for profile in profiles:
-        for unit, cost in profile.unit.items():
-            costs.setdefault(unit, []).append(cost)
-    unit = {
-        name: UnitCost(
-            median(cost.forward for cost in found),
-            median(cost.backward_input for cost in found),
-            median(cost.backward_weight for cost in found),
-        )
-        for name, found in costs.items()
-    }
-    figures = {name: middle(name) for name in ("action", "agree", "update")}
-    return msgspec.structs.replace(profiles[0], unit=unit, **figures)
-
-
-def calibrate(plans: dict[str, Plan], num_steps: int) -> dict[str, Profile]:
-    """Profiles by way of computing, each measured on one plan only."""
-    whole = merge(run_plan(plans["replicas 2"], num_steps)[1])
-    linked = merge(run_plan(plans["stages 2, 1f1b"], num_steps)[1])
-    whole = msgspec.structs.replace(
-        whole, within_node=linked.within_node, between_nodes=linked.between_nodes
-    )
-    split = merge(run_plan(plans["stages 2, zero-bubble"], num_steps)[1])
-    tensor = merge(run_plan(plans["tensor 2"], num_steps)[1])
-    return {
-        "whole": whole,
-        "split": msgspec.structs.replace(whole, unit=split.unit),
-        "tensor": msgspec.structs.replace(whole, unit=tensor.unit, tensor={2: 1.0}),
-    }
+        return {
+            "whole": whole,
+            "split": msgspec.structs.replace(whole, unit=split.unit),
+            "tensor": msgspec.structs.replace(whole, unit=tensor.unit, tensor=tensor.tensor),
+        }
 
 
 def profile_for(name: str, profiles: dict[str, Profile]) -> Profile:
@@ -172,15 +118,10 @@ def judge(rows: list[dict[str, Any]], band: float) -> tuple[float, int, int]:
     return sum(errors) / len(errors), wrong, compared
 
 
-def main() -> None:
-    args = parse_args(__doc__)
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["holdfast.engine.trainer"])
-    num_steps = 8 if args.quick else 24
+def compare(bench: Bench) -> list[dict[str, Any]]:
     plans = make_plans()
-    profiles = calibrate(plans, num_steps)
-    rounds = [
-        {name: run_plan(plan, num_steps)[0] for name, plan in plans.items()} for _ in range(2)
-    ]
+    profiles = bench.calibrate(plans)
+    rounds = [{name: bench.run(plan)[0] for name, plan in plans.items()} for _ in range(2)]
     rows: list[dict[str, Any]] = []
     for name, plan in plans.items():
         predicted = evaluate(plan, profile_for(name, profiles)).iteration_time
@@ -194,6 +135,14 @@ def main() -> None:
                 "run to run %": 100 * (rounds[1][name] / rounds[0][name] - 1),
             }
         )
+    return rows
+
+
+def main() -> None:
+    args = parse_args(__doc__)
+    with Template() as template, tempfile.TemporaryDirectory() as folder:
+        template.wait_until_warm()
+        rows = compare(Bench(8 if args.quick else 24, template, Path(folder)))
     band = sorted(abs(row["run to run %"]) for row in rows)[-2] / 100
     error, wrong, compared = judge(rows, max(band, 0.03))
     print_table("Predicted against measured step time", rows)

@@ -71,6 +71,7 @@ def run_all(text: str, folder: Path) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documented_commands_run(document, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert_none(run_all(document.read_text(), tmp_path))
 
 
