@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # Before torch is imported: on few cores its threads fight each other and the other tests.
@@ -11,3 +12,30 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # printed as a blob that repeats it anywhere.
 settings.register_profile("holdfast", deadline=None, print_blob=True)
 settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Warm worker processes for all tests of this process; at the end none is left."""
+    from support.cluster import Cluster, leftover_children, stop_template
+
+    with Cluster() as pool:
+        yield pool
+    stop_template()
+    assert leftover_children() == []
+
+
+@pytest.fixture(scope="session")
+def template():
+    """A warm template that runs of `holdfast run` may borrow; at the end nothing is left of it."""
+    import psutil
+
+    from holdfast.job.store import bind, serve_store
+    from holdfast.job.template import Template
+
+    # The first store of a process leaves a pipe behind, for signals; none of the later ones does.
+    serve_store(bind("127.0.0.1", 0))
+    with Template() as warm:
+        warm.wait_until_warm()
+        yield warm
+    assert not psutil.pid_exists(warm.pid)

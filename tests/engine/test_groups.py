@@ -18,11 +18,6 @@ HUGE = 1 << 24
 """Elements: more than a socket takes without a receiver."""
 
 
-def waiting(operation):
-    """`operation` starts something on a group; then it is waited for."""
-    return lambda group: operation(group).wait()
-
-
 @pytest.mark.parametrize(("op", "expected"), [("sum", 6.0), ("max", 3.0), ("min", 1.0)])
 def test_all_reduce(op, expected):
     def work(communicator):
@@ -86,11 +81,11 @@ def test_a_group_of_one_needs_nobody():
 
 
 def test_a_peer_that_never_comes():
-    with crew(*PAIR, timeout_ms=200) as members:
+    with crew(*PAIR, timeout_ms=500) as members:
         start = time.monotonic()
         with pytest.raises(GroupBroken, match=r"link group \(n0.g0, n0.g1\) of epoch 3"):
             members.communicators["n0.g0"].make("link", PAIR, 3)
-        assert 0.15 < time.monotonic() - start < 5
+        assert 0.4 < time.monotonic() - start < 5
         assert members.communicators["n0.g0"].num_live == 0
 
 
@@ -103,12 +98,12 @@ OPERATIONS = {
 
 @pytest.mark.parametrize(("operation", "name"), OPERATIONS.values(), ids=OPERATIONS.keys())
 def test_a_peer_that_takes_no_part(operation, name):
-    with crew(*PAIR, timeout_ms=200) as members:
+    with crew(*PAIR, timeout_ms=500) as members:
         group = members.make("link", PAIR)[PAIR[0]]
         start = time.monotonic()
         with pytest.raises(GroupBroken, match=rf"link group \(n0.g0, n0.g1\): {name}: "):
             operation(group).wait()
-        assert 0.15 < time.monotonic() - start < 5
+        assert 0.4 < time.monotonic() - start < 5
 
 
 # Waking.
@@ -200,17 +195,17 @@ def test_three_hundred_groups_leave_nothing_behind():
             if epoch % 50 == 49:
                 counts.append(count_resources())
         print(f"(file descriptors, threads) every 50 generations: {counts}")
-        descriptors, threads = zip(*counts, strict=True)
-        assert max(descriptors) - descriptors[0] <= 1
-        assert max(threads) - threads[0] <= 1
+        # A thread or two may still be on its way out; a leak would be of hundreds.
+        for numbers in zip(*counts, strict=True):
+            assert max(numbers) - min(numbers) <= 4
         assert all(communicator.num_live == 0 for communicator in members.communicators.values())
 
 
 @pytest.mark.slow
 def test_broken_and_woken_groups_leave_nothing_behind():
     counts = []
-    for _ in range(6):
-        with crew(*PAIR, timeout_ms=50) as members:
+    for _ in range(8):
+        with crew(*PAIR, timeout_ms=200) as members:
             groups = members.make("link", PAIR)
             with pytest.raises(GroupBroken):
                 groups[PAIR[0]].receive(torch.empty(1), PAIR[1]).wait()
@@ -219,7 +214,8 @@ def test_broken_and_woken_groups_leave_nothing_behind():
                 members.communicators[PAIR[0]].make("tensor", PAIR, 1)
         del groups, members
         counts.append(count_resources())
-    assert counts[-1] <= counts[1], counts
+    for numbers in zip(*counts, strict=True):
+        assert max(numbers) - min(numbers) <= 4, counts
 
 
 def test_closed_groups_take_no_orders():
@@ -271,7 +267,7 @@ def test_an_unknown_backend():
 
 
 def test_a_group_of_others():
-    with crew("n0.g7") as members, pytest.raises(InternalError, match="n0.g7 is not in link"):
+    with crew("n0.g7") as members, pytest.raises(InternalError, match=r"n0.g7 is not in link"):
         members.communicators["n0.g7"].make("link", PAIR, 0)
 
 

@@ -2,8 +2,9 @@ import msgspec
 from hypothesis import given, settings
 
 from holdfast.plan.build import regular_plan
+from holdfast.plan.check import check_plan
 from holdfast.plan.lower import lines_of, lower, reduction_order
-from holdfast.plan.plan import Plan, Schedule
+from holdfast.plan.plan import Plan, Schedule, Stage, whole_route
 from holdfast.plan.timeline import evaluate
 from support.random_plans import make_units, plans
 
@@ -65,3 +66,16 @@ def test_hand_written_lines_are_taken_as_they_are() -> None:
     written = Schedule("explicit", orders=(("n0.g0", "F0 B0 SNAP0 REDUCE0 AGREE STEP"),))
     changed = msgspec.structs.replace(plan, schedule=written)
     assert lines(changed) == {"n0.g0": "F0 B0 SNAP0 REDUCE0 AGREE STEP"}
+
+
+def test_a_lane_with_both_ends_of_a_tied_tensor_reduces_it_once() -> None:
+    units = make_units(3, tied=True)
+    stages = (
+        Stage(0, 0, 0, 1, ("n0.g0",)),
+        Stage(0, 1, 1, 2, ("n0.g1",)),
+        Stage(0, 2, 2, 3, ("n0.g0",)),
+        Stage(1, 0, 0, 1, ("n0.g2",)),
+    )
+    plan = Plan(units, stages, (whole_route(stages[:3]),) * 2)
+    check_plan(plan)
+    assert lines(plan)["n0.g0"].count("REDUCE0") == 1

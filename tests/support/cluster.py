@@ -84,7 +84,7 @@ class Cluster:
         self.num_started = 0
 
     def fresh_store(self) -> tuple[int, str]:
-        """What a `Store` is made of: the port of the pool's store, and a prefix never used before."""
+        """What a `Store` is made of: a port, and a prefix that was never used before."""
         import torch.distributed as dist
 
         if self._store is None:
@@ -133,13 +133,17 @@ class Cluster:
     def close(self) -> None:
         self._drop(list(self._members))
         self._store = None
-        forkserver._forkserver._stop()
 
     def __enter__(self) -> "Cluster":
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def stop_template() -> None:
+    """When no pool needs it any more. It would also end with this process."""
+    forkserver._forkserver._stop()
 
 
 def _collect(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from holdfast.engine.trainer import check_runnable
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.check import check_plan
@@ -47,21 +48,24 @@ def make_plan(
 def any_plan(
     pick: Pick, units: Sequence[Unit], num_micro_batches: int, max_workers: int, base: int = 0
 ) -> Plan:
-    """A valid plan with at most that many workers, numbered from `base` on: of equal replicas, or
-    with depths, splits, tensor degrees and routes of their own, or with workers in several stages.
+    """A plan that can be run with at most that many workers, numbered from `base` on: of equal
+    replicas, or with depths, splits, tensor degrees and routes of their own, or with workers that
+    fill several seats.
     """
-    make = (_equal_replicas, _own_replicas, _own_replicas, _shared_workers)[pick(0, 3)]
-    plan = make(pick, units, num_micro_batches, max_workers, base)
-    recompute = pick(0, 3) == 0
-    for kind in (KINDS[pick(0, 3)], "1f1b", "gpipe"):
-        schedule = Schedule(kind, extra_in_flight=pick(0, 1), recompute=recompute)
-        found = Plan(plan.units, plan.stages, plan.routes, schedule)
-        try:
-            check_plan(found)
-        except HoldfastError:
-            continue  # not every schedule suits every plan
-        return found
-    raise AssertionError(f"no schedule for {plan}")
+    for _ in range(20):
+        make = (_equal_replicas, _own_replicas, _own_replicas, _shared_workers)[pick(0, 3)]
+        plan = make(pick, units, num_micro_batches, max_workers, base)
+        recompute = pick(0, 3) == 0
+        for kind in (KINDS[pick(0, 3)], "1f1b", "gpipe"):
+            schedule = Schedule(kind, extra_in_flight=pick(0, 1), recompute=recompute)
+            found = Plan(plan.units, plan.stages, plan.routes, schedule)
+            try:
+                check_plan(found)
+                check_runnable(found)
+            except HoldfastError:
+                continue  # not every schedule suits every plan, and some plans have none
+            return found
+    raise AssertionError("twenty plans in a row cannot be run")
 
 
 def _equal_replicas(
@@ -106,18 +110,17 @@ def _own_replicas(
 def _shared_workers(
     pick: Pick, units: Sequence[Unit], num_micro_batches: int, max_workers: int, base: int
 ) -> Plan:
-    """One chain over few workers, several stages on each; perhaps a copy that no route passes."""
+    """One chain over few workers, several seats for each; perhaps a copy that no route passes."""
     depth = pick(2, len(units))
-    count = pick(1, min(2, max_workers))
+    count = pick(1, min(3, max_workers))
     bounds = _bounds(pick, len(units), depth)
-    owners = [pick(0, count - 1) for _ in range(depth)]
-    stages = [
-        make_stage(0, index, *bounds[index : index + 2], base + owners[index])
-        for index in range(depth)
-    ]
-    inner = 1 if set(units[0].tensors) & set(units[-1].tensors) else 0  # tied ends have no copy
-    if count < max_workers and depth > 2 * inner and pick(0, 1):
-        at = pick(inner, depth - 1 - inner)
+    stages = []
+    for index in range(depth):
+        first, tensor = pick(0, count - 1), pick(1, min(2, count))
+        seats = [base + (first + number) % count for number in range(tensor)]
+        stages.append(make_stage(0, index, *bounds[index : index + 2], *seats))
+    if count < max_workers and pick(0, 1):
+        at = pick(0, depth - 1)
         stages.append(make_stage(1, 0, *bounds[at : at + 2], base + count))
     return make_plan(units, stages, [num_micro_batches])
 

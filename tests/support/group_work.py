@@ -17,9 +17,7 @@ def reduce_until_death(
     What a survivor is told, and how many seconds after the death.
     """
     shared = Store(*store)
-    communicator = Communicator(
-        worker, shared, backend="gloo", host="127.0.0.1", timeout_ms=20_000
-    )
+    communicator = Communicator(worker, shared, backend="gloo", host="127.0.0.1", timeout_ms=20_000)
     group = communicator.make("reduce", members, 0)
     group.all_reduce(torch.ones(8))
     if worker == victim:

@@ -27,7 +27,7 @@ class Crew:
         """`work` on a thread of each worker (of all, by default); what each returned, or the
         GroupBroken it raised.
         """
-        return run_together({w: work for w in workers or self.communicators}, self.communicators)
+        return run_together(dict.fromkeys(workers or self.communicators, work), self.communicators)
 
     def make(self, kind: str, members: Sequence[str], epoch: int = 0) -> dict[str, LiveGroup]:
         made = self.together(lambda communicator: communicator.make(kind, members, epoch), *members)

@@ -4,8 +4,10 @@ A `Task` is all that decides the result: model, data, optimizer, steps. How it i
 no part of it, so one reference run (plain PyTorch, one process) serves every plan.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+import signal
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.data import SyntheticTask
+from holdfast.engine.groups import GroupBroken
 from holdfast.engine.mesh import Key
 from holdfast.engine.optimizer import OptimizerConfig
 from holdfast.engine.random import Numbers, dropout
@@ -32,15 +35,15 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box, TensorSpec, Unit
 from reference.loop import Record, Settings, train
 from support.cluster import Cluster, Store
+from support.live_groups import count_resources
 
 SMALL = LlamaShape(dim=32, num_layers=3, num_heads=8, num_kv_heads=4, hidden=40, vocab=40)
 """Five units. Heads, columns and vocabulary (20 parts each) cut unevenly at degree 3, and
 key-value heads then lie on two workers."""
 
-TIED = LlamaShape(
-    dim=32, num_layers=3, num_heads=8, num_kv_heads=4, hidden=40, vocab=40, tied=True
-)
+TIED = LlamaShape(dim=32, num_layers=3, num_heads=8, num_kv_heads=4, hidden=40, vocab=40, tied=True)
 
+ADAM = OptimizerConfig()
 TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
 _INITIAL_SEED, _DATA_SEED, _RUN_SEED = 1, 3, 7
 
@@ -55,7 +58,7 @@ class Task:
     shortest: int | None = None
     dtype: str = "float64"
     dropout: float = 0.0
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = ADAM
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -85,6 +88,8 @@ class WorkerRun:
     """Per tensor the box held at the end, and its values."""
     staging_bytes: int
     next_step: int
+    resources: tuple[tuple[int, int], ...] = ()
+    """(file descriptors, threads) of the process after each run, if there were several."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,8 @@ def run_training(
     plans: Plan | Sequence[tuple[int, Plan]],
     *,
     stop_at: dict[str, int] | None = None,
-    work: Callable[..., WorkerRun] | None = None,
+    work: Callable[..., Any] | None = None,
+    may_die: Collection[int] = (),
     **config: Any,
 ) -> Run:
     """Run a plan, or several as (first step, plan), with real processes."""
@@ -119,13 +125,16 @@ def run_training(
     workers = list(dict.fromkeys(worker for one in planned for worker in one.plan.workers))
     store, stops = cluster.fresh_store(), stop_at or {}
     arguments = [(w, task, planned, store, stops.get(w), config) for w in workers]
-    results = cluster.run(work or train_worker, arguments)
+    results = cluster.run(work or train_worker, arguments, may_die=may_die)
     return Run(task, planned, dict(zip(workers, results, strict=True)))
 
 
+AfterStep = Callable[[int], None]
+
+
 class _Reporter:
-    def __init__(self, stop_at: int | None, tell: Store | None) -> None:
-        self._stop_at, self._tell = stop_at, tell
+    def __init__(self, stop_at: int | None, after_step: AfterStep) -> None:
+        self._stop_at, self._after_step = stop_at, after_step
         self.trainer: Trainer | None = None
         self.steps: list[StepReport] = []
         self.changes: list[ChangeReport] = []
@@ -138,8 +147,7 @@ class _Reporter:
 
     def step_done(self, report: StepReport) -> None:
         self.steps.append(report)
-        if self._tell is not None and len(self.steps) == 2:
-            self._tell.set("two steps done", "yes")
+        self._after_step(report.step)
 
     def plan_changed(self, report: ChangeReport) -> None:
         assert self.trainer is not None
@@ -160,10 +168,10 @@ def train_worker(
     stop_at: int | None,
     config: dict[str, Any],
     *,
-    tell: Store | None = None,
+    after_step: AfterStep = lambda step: None,
 ) -> WorkerRun:
     """The work of one process."""
-    reporter = _Reporter(stop_at, tell)
+    reporter = _Reporter(stop_at, after_step)
     settings = {"verify": True, "timeout_ms": 30_000} | config
     trainer = Trainer(
         worker,
@@ -205,11 +213,41 @@ def train_when_told(
     """As `train_worker`, but whoever has no role at first starts when others have done two steps
     and tell so.
     """
-    signal = Store(store[0], store[1] + "/told")
+    told = Store(store[0], store[1] + "/told")
     if worker not in plans[0].plan.seats:
-        signal.get("two steps done")
+        told.get("step 1")
         return train_worker(worker, task, plans, store, *rest)
-    return train_worker(worker, task, plans, store, *rest, tell=signal)
+
+    def tell(step: int) -> None:
+        told.set(f"step {step}", "done")
+
+    return train_worker(worker, task, plans, store, *rest, after_step=tell)
+
+
+def train_until_death(worker: str, *rest: Any) -> str:
+    """Worker n0.g1 dies after step 1; what the others are told."""
+
+    def die(step: int) -> None:
+        if worker == "n0.g1" and step == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        train_worker(worker, *rest, after_step=die)
+    except GroupBroken as error:
+        return str(error)
+    return "nothing"
+
+
+def train_again_and_again(
+    worker: str, task: Task, plans: tuple[Planned, ...], store: tuple[int, str], *rest: Any
+) -> WorkerRun:
+    """The same run four times; the last one, and what the process was left with after each."""
+    resources = []
+    for number in range(4):
+        own = (store[0], f"{store[1]}/{number}")
+        run = train_worker(worker, task, plans, own, *rest)
+        resources.append(count_resources())
+    return replace(run, resources=tuple(resources))
 
 
 @lru_cache(maxsize=64)

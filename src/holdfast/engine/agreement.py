@@ -28,7 +28,7 @@ class Outcome:
     """Of the mean gradient, before clipping."""
     clip_factor: float
     applied: bool
-    """False: a gradient was not finite, so nobody applies the step."""
+    """False: a gradient was not finite, or no target counts; nobody applies the step."""
     stop: bool
     """Somebody asks for a clean stop after this step."""
 
@@ -62,14 +62,15 @@ def agree(part: Part, everyone: LiveGroup | None, clip_norm: float | None) -> Ou
     for square in slots[:num_units]:
         total += square
     loss_sum, num_tokens, stop = slots[num_units], int(slots[num_units + 1]), slots[num_units + 2]
-    norm = sqrt(total) / num_tokens if isfinite(total) else float("inf")
+    count = max(1, num_tokens)  # of a step in which no target counts nothing is divided
+    norm = sqrt(total) / count if isfinite(total) else float("inf")
     finite = isfinite(total) and isfinite(loss_sum)
     return Outcome(
-        loss=loss_sum / num_tokens,
+        loss=loss_sum / count,
         num_tokens=num_tokens,
         norm=norm,
         clip_factor=clip_factor(norm, clip_norm),
-        applied=finite,
+        applied=finite and num_tokens > 0,
         stop=stop > 0,
     )
 

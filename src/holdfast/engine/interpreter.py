@@ -7,6 +7,7 @@ later than where the list has it.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from holdfast.engine.agreement import Outcome, Part, agree
 from holdfast.engine.compute import Computation, total
 from holdfast.engine.data import DataSource, MicroBatch
-from holdfast.engine.exchange import Messages
+from holdfast.engine.exchange import Message, Messages
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.optimizer import SliceOptimizer
@@ -53,29 +54,25 @@ class Interpreter:
         }
         self._next = _neighbours(plan)
         self._speaks = _speaking_stages(plan, state.worker)
-        self._last, self._num_adders = self._find_last()
+        self._last = self._find_last()
+        self._buckets_of = {unit: _buckets_of(plan, unit) for unit in self._last}
+        """Per unit that gets gradients here, the buckets they go into."""
+        added = [bucket for buckets in self._buckets_of.values() for bucket in buckets]
+        self._num_adders = Counter(added)
         self._batches: dict[int, MicroBatch] = {}
+        self._made: dict[Message, Tensor] = {}
+        """Results that wait for their turn to be sent."""
         self._outcome: Outcome | None = None
         self._stop = False
 
-    def _find_last(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Per unit the number of the action that adds to its gradients last; per bucket how many
-        units of this worker add to it.
-        """
+    def _find_last(self) -> dict[int, int]:
+        """Per unit, the number of the action that adds to its gradients last."""
         last: dict[int, int] = {}
         for number, action in enumerate(self._actions):
             if action.kind in ("B", "W"):
                 hop = self._hops[action.stage, action.number]
                 last.update(dict.fromkeys(range(hop.first, hop.stop), number))
-        holders = HolderMap(self._plan)
-        self._buckets_of: dict[int, tuple[int, ...]] = {}
-        adders: dict[int, int] = {}
-        for unit in last:
-            owners = {holders.units_of_tensor[t.name][0] for t in self._plan.units[unit].tensors}
-            self._buckets_of[unit] = tuple(sorted(owners | {unit}))
-            for bucket in self._buckets_of[unit]:
-                adders[bucket] = adders.get(bucket, 0) + 1
-        return last, adders
+        return last
 
     def run_step(self, step: int, *, stop: bool = False) -> Outcome:
         """One step, from zeroed gradients to the applied update."""
@@ -101,7 +98,11 @@ class Interpreter:
             self._agree()
         elif kind == "STEP":
             self._apply(step)
-        elif kind not in ("SF", "SB", "RF", "RB"):  # messages go with what makes and needs them
+        elif kind in ("SF", "SB"):
+            # Not before its turn: messages carry no tags, so the list's order is the peer's.
+            made = self._made.pop((kind[1], action.stage, action.number))
+            self._messages.put(kind[1], action.stage, action.peer, action.number, made)
+        elif kind not in ("RF", "RB"):  # receives are posted ahead
             raise InternalError(f"the interpreter does not know the action {kind}")
 
     def _compute(self, action: Action, number: int, step: int) -> None:
@@ -172,7 +173,7 @@ class Interpreter:
         if stages[action.stage].workers == stages[peer].workers:
             self._messages.keep(what, peer, action.number, tensor)
         else:
-            self._messages.put(what, action.stage, peer, action.number, tensor)
+            self._made[what, action.stage, action.number] = tensor
 
     def _agree(self) -> None:
         start = time.perf_counter()
@@ -197,6 +198,13 @@ class Interpreter:
         if self._outcome is not None and self._outcome.applied:
             self._optimizer.apply(step, self._outcome)
         self._stopwatch.add("optimizer", time.perf_counter() - start)
+
+
+def _buckets_of(plan: Plan, unit: int) -> tuple[int, ...]:
+    """A unit's own bucket, and those of units whose tensors it shares."""
+    first = HolderMap(plan).units_of_tensor
+    owners = {first[tensor.name][0] for tensor in plan.units[unit].tensors}
+    return tuple(sorted(owners | {unit}))
 
 
 def _neighbours(plan: Plan) -> dict[tuple[str, str, int], str]:

@@ -167,6 +167,9 @@ class Reduction:
         slots = torch.zeros(num_units, dtype=torch.float64)
         for unit, pieces in self._counted.items():
             bucket = self._buckets[unit]
-            norms = torch._foreach_norm([bucket.gradient(name)[index] for name, index in pieces])
+            found = [bucket.gradient(name)[index] for name, index in pieces]
+            # In at least float32: a norm rounded to bfloat16 would clip wrongly.
+            wide = torch.promote_types(found[0].dtype, torch.float32)
+            norms = torch._foreach_norm(found, 2, dtype=wide)
             slots[unit] = torch.stack(norms).double().square().sum()
         return slots

@@ -36,6 +36,7 @@ from holdfast.engine.state import (
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.engine.unit_module import Place, UnitModule
 from holdfast.errors import HoldfastError
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.lower import lower
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
@@ -45,6 +46,7 @@ from holdfast.plan.units import Box
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 _POLL_S = 0.02
+_CLOSE_S = 1.0
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,14 @@ def check_runnable(plan: Plan) -> None:
                     f"stage {stage.name} has {axis} degree {degree}; the engine runs only the "
                     f"tensor axis so far, so {axis} must be 1"
                 )
+    holders = HolderMap(plan)
+    for worker in plan.workers:
+        for tensor, boxes in holders.slices(worker).items():
+            if len(boxes) > 1:
+                raise HoldfastError(
+                    f"{worker} would hold {tensor} in {len(boxes)} cuts, as its stages have "
+                    f"different tensor degrees; the engine holds one, so make them equal"
+                )
 
 
 class _Epoch:
@@ -190,6 +200,7 @@ class Trainer:
         self.stopwatch = Stopwatch(self._device)
         self._num_updates = 0
         self._builder: _Builder | None = None
+        self._closer: threading.Thread | None = None
         self._epoch = self._first_epoch()
 
     # Setting up.
@@ -255,8 +266,14 @@ class Trainer:
 
     def _start_builder(self, epoch: _Epoch) -> None:
         following = epoch.number + 1
-        if following < len(self._plans):
+        if self._change_after(epoch) >= 0:
             self._builder = _Builder(self, epoch, self._plans[following].plan)
+
+    def _change_after(self, epoch: _Epoch) -> int:
+        """The step at which the next plan begins; -1: the run ends under this one."""
+        following = epoch.number + 1
+        step = self._plans[following].at_step if following < len(self._plans) else -1
+        return step if step < self._config.num_steps else -1
 
     def prepare(self, before: _Epoch, plan: Plan) -> _Prepared:
         """The groups of the next epoch, and one over everybody of both plans to move state by."""
@@ -275,8 +292,7 @@ class Trainer:
         """All steps; the number of the step that would come next."""
         step = self._plans[0].at_step
         while step < self._config.num_steps:
-            following = self._epoch.number + 1
-            change = self._plans[following].at_step if following < len(self._plans) else -1
+            change = self._change_after(self._epoch)
             if step == change:
                 self._change(step)
                 continue
@@ -346,7 +362,7 @@ class Trainer:
             prepared.meeting.all_reduce(torch.zeros(1))
         gone = left_over(before.mesh, after.mesh)
         self._epoch = after
-        self.communicator.close([*gone, prepared.meeting])
+        self._close_aside([*gone, prepared.meeting])
         self._start_builder(after)
         mesh = after.mesh
         self._reporter.plan_changed(
@@ -359,6 +375,14 @@ class Trainer:
                 num_groups_made=len(mesh.groups) - mesh.num_kept,
             )
         )
+
+    def _close_aside(self, groups: list[LiveGroup]) -> None:
+        """Closing takes gloo some 10 ms for every group: the next step does not wait for it."""
+        if self._closer is not None:
+            self._closer.join()
+        close = self.communicator.close
+        self._closer = threading.Thread(target=close, args=(groups,), daemon=True)
+        self._closer.start()
 
     # What others want to know.
 
@@ -398,4 +422,9 @@ class Trainer:
         return sums
 
     def close(self) -> None:
+        if self._builder is not None:
+            # After a clean stop it ends by itself; after a failure its peers may never come.
+            self._builder.join(_CLOSE_S)
+        if self._closer is not None:
+            self._closer.join()
         self.communicator.close_all()

@@ -115,10 +115,12 @@ def _place_reductions(timeline: Timeline, placed: list[list[_Placed]]) -> None:
     layout, last = timeline.layout, 2 * len(timeline.sequence)
     holders = HolderMap(layout.plan)
     for rank, (unit, time) in enumerate(reduction_order(timeline)):
+        lanes: dict[int, str] = {}  # one that holds a tied tensor in two stages reduces it once
         for number in holders.bucket_stages[unit]:
-            action = Action("REDUCE", unit, layout.plan.stages[number].name)
             for lane in layout.stage_lanes[number]:
-                placed[lane].append((time, last + rank, 0, action))
+                lanes.setdefault(lane, layout.plan.stages[number].name)
+        for lane, stage in lanes.items():
+            placed[lane].append((time, last + rank, 0, Action("REDUCE", unit, stage)))
 
 
 def reduction_order(timeline: Timeline) -> list[tuple[int, float]]:

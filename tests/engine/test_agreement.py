@@ -1,0 +1,98 @@
+"""The agreement that ends a step: the same values for everybody."""
+
+from math import inf, isnan, nan, sqrt
+
+import pytest
+import torch
+
+from holdfast.engine.agreement import Part, agree, clip_factor
+from support.live_groups import crew
+
+WORKERS = ("n0.g0", "n0.g1", "n0.g2")
+
+
+def part(*squares, loss_sum=0.0, num_tokens=0, stop=False):
+    return Part(torch.tensor(squares, dtype=torch.float64), loss_sum, num_tokens, stop)
+
+
+def agree_together(parts, clip_norm=None):
+    """Every worker's outcome."""
+
+    def work(communicator):
+        group = communicator.make("all", WORKERS, 0)
+        return agree(parts[WORKERS.index(communicator.worker)], group, clip_norm)
+
+    with crew(*WORKERS) as members:
+        return list(members.together(work).values())
+
+
+def test_alone():
+    outcome = agree(part(9.0, 16.0, loss_sum=20.0, num_tokens=10), None, 0.25)
+    assert (outcome.loss, outcome.num_tokens, outcome.norm) == (2.0, 10, 0.5)
+    assert outcome.clip_factor == pytest.approx(0.5, rel=1e-5)
+    assert outcome.gradient_factor == outcome.clip_factor / 10
+    assert outcome.applied
+    assert not outcome.stop
+
+
+def test_everyone_gets_the_same_bits():
+    thirds = [1 / 3, 1e-9, 7 / 11, 1e5 / 3]
+    parts = [
+        part(*(value * (number + 1) for value in thirds), loss_sum=0.1 * number, num_tokens=number)
+        for number in range(3)
+    ]
+    outcomes = agree_together(parts, 1.0)
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    expected = sqrt(sum(6 * value for value in thirds)) / 3
+    assert outcomes[0].norm == pytest.approx(expected, rel=1e-12)
+    assert outcomes[0].num_tokens == 3
+
+
+def test_the_norm_is_added_in_unit_order():
+    """So it does not depend on how the units lie on workers: one worker, or one slot on each."""
+    values = [0.1, 1e17, 0.3, 0.7]
+    alone = agree(part(*values, num_tokens=1), None, None)
+    slots = [[0.0] * 4 for _ in range(3)]
+    for unit, value in enumerate(values):
+        slots[unit % 3][unit] = value
+    spread = agree_together([part(*own, num_tokens=int(n == 1)) for n, own in enumerate(slots)])
+    assert {outcome.norm for outcome in spread} == {alone.norm}
+
+
+def test_one_stop_stops_all():
+    outcomes = agree_together([part(1.0, num_tokens=1, stop=n == 1) for n in range(3)])
+    assert [outcome.stop for outcome in outcomes] == [True] * 3
+
+
+@pytest.mark.parametrize("bad", [inf, nan])
+def test_what_is_not_finite_on_one_is_applied_by_none(bad):
+    parts = [part(1.0, num_tokens=4), part(bad), part(1.0)]
+    outcomes = agree_together(parts, 1.0)
+    assert [outcome.applied for outcome in outcomes] == [False] * 3
+    assert outcomes[0].norm == inf
+    assert [outcome.num_tokens for outcome in outcomes] == [4] * 3
+
+
+def test_a_loss_that_is_no_number_is_applied_by_none():
+    outcome = agree(part(1.0, loss_sum=nan, num_tokens=4), None, 1.0)
+    assert not outcome.applied
+    assert isnan(outcome.loss)
+
+
+def test_a_step_in_which_no_target_counts_is_applied_by_none():
+    outcome = agree(part(0.0, 0.0), None, 1.0)
+    assert not outcome.applied
+    assert (outcome.loss, outcome.num_tokens, outcome.norm) == (0.0, 0, 0.0)
+
+
+@pytest.mark.parametrize(("norm", "limit"), [(0.5, 1.0), (1.0, 1.0), (4.0, 1.0), (1e-3, 1e-4)])
+def test_the_clip_factor_is_torchs(norm, limit):
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    parameter.grad = torch.full((1,), norm, dtype=torch.float64)
+    torch.nn.utils.clip_grad_norm_([parameter], limit)
+    assert norm * clip_factor(norm, limit) == pytest.approx(parameter.grad.item(), rel=1e-15)
+
+
+def test_no_limit_no_clipping():
+    assert clip_factor(1e9, None) == 1.0
+    assert clip_factor(inf, 1.0) == 0.0

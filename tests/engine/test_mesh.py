@@ -1,0 +1,106 @@
+"""The groups of one worker: which, in what order, and which of them live on."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+
+from holdfast.engine.groups import LiveGroup
+from holdfast.engine.mesh import left_over, link_key, make_mesh, needed_groups
+from holdfast.plan.build import regular_plan
+from support.random_plans import make_units, plans
+
+UNITS = make_units(4)
+CUBE = regular_plan(UNITS, replicas=2, stages=2, tensor=2, micro_batches=4)
+WORKER = "n0.g0"
+
+
+class Maker:
+    """A communicator that only notes what it is asked for."""
+
+    backend = "gloo"
+
+    def __init__(self, worker=WORKER):
+        self.worker = worker
+        self.made = []
+
+    def make(self, kind, members, epoch):
+        self.made.append((kind, members, epoch))
+        return LiveGroup(kind, members, members.index(self.worker), None, "gloo")
+
+
+def test_a_worker_makes_only_its_own_groups():
+    keys = needed_groups(CUBE, WORKER, "gloo")
+    assert all(WORKER in members for _, members in keys)
+    assert {kind for kind, _ in keys} == {"tensor", "reduce", "all", "link"}
+    assert len(set(keys)) == len(keys)
+
+
+def test_gloo_needs_one_link_per_pair_and_nccl_one_per_direction():
+    pipe = regular_plan(UNITS, stages=2, micro_batches=4)
+    assert needed_groups(pipe, WORKER, "gloo") == [
+        ("link", ("n0.g0", "n0.g1")),
+        ("all", ("n0.g0", "n0.g1")),
+    ]
+    assert [members for kind, members in needed_groups(pipe, WORKER, "nccl") if kind == "link"] == [
+        ("n0.g0", "n0.g1"),
+        ("n0.g1", "n0.g0"),
+    ]
+    assert link_key("b", "a", "gloo") == link_key("a", "b", "gloo")
+    assert link_key("b", "a", "nccl") != link_key("a", "b", "nccl")
+
+
+@pytest.mark.slow
+@given(plans)
+def test_any_two_workers_make_the_groups_they_share_in_one_order(plan):
+    """Otherwise each could wait for the other in a different group."""
+    needed = {worker: needed_groups(plan, worker, "gloo") for worker in plan.workers[:6]}
+    for a, b in product(needed, repeat=2):
+        shared = [key for key in needed[a] if b in key[1]]
+        assert shared == [key for key in needed[b] if a in key[1]]
+
+
+def test_lookups():
+    mesh = make_mesh(Maker(), CUBE, 0)
+    stage = CUBE.stage("r0.s0")
+    assert mesh.tensor_group(stage, 0).members == ("n0.g0", "n0.g1")
+    assert mesh.reduce_group(("n0.g0", "n0.g4")).members == ("n0.g0", "n0.g4")
+    assert mesh.reduce_group(("n0.g0",)) is None
+    assert mesh.everyone().members == CUBE.workers
+    assert mesh.link("n0.g2", "n0.g0", "gloo").members == ("n0.g0", "n0.g2")
+
+
+def test_nobody_else_no_groups():
+    mesh = make_mesh(Maker(), regular_plan(UNITS, micro_batches=2), 0)
+    assert mesh.groups == {}
+    assert mesh.everyone() is None
+    assert mesh.tensor_group(mesh.plan.stages[0], 0) is None
+
+
+def test_groups_with_the_same_members_live_on():
+    before = make_mesh(Maker(), CUBE, 4)
+    maker = Maker()
+    alone = regular_plan(UNITS, stages=2, tensor=2, micro_batches=4)
+    after = make_mesh(maker, alone, 5, before)
+    kept = [key for key in after.groups if before.groups.get(key) is after.groups[key]]
+    assert {kind for kind, _ in kept} == {"tensor", "link"} | (
+        {"reduce"} if ("reduce", ("n0.g0", "n0.g1")) in kept else set()
+    )
+    assert after.num_kept == len(kept)
+    assert [(kind, members) for kind, members, _ in maker.made] == [
+        key for key in after.groups if key not in kept
+    ]
+    assert {epoch for _, _, epoch in maker.made} == {5}
+    gone = left_over(before, after)
+    assert {id(group) for group in gone} == {
+        id(group) for key, group in before.groups.items() if key not in after.groups
+    }
+
+
+def test_the_same_plan_again_makes_nothing():
+    before = make_mesh(Maker(), CUBE, 0)
+    maker = Maker()
+    after = make_mesh(maker, CUBE, 1, before)
+    assert maker.made == []
+    assert left_over(before, after) == []
+    assert after.num_kept == len(after.groups) == len(before.groups)
