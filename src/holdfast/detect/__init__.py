@@ -1,0 +1,3 @@
+"""Telling slow devices from heavy work, and hung ones from slow ones. Pure: facts in, verdicts
+out.
+"""

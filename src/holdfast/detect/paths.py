@@ -1,0 +1,150 @@
+"""Messages and reductions, each beside comparable ones.
+
+Paths are what reports name: two workers, or the members of a ring. Those of the same kind (inside
+a node or between nodes), number of members and size of message are peers. What a path takes has
+no model of its own: its measure is the median of its peers in the warm-up, or its own past where
+it has too few.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.detect.facts import PathReport
+from holdfast.detect.verdict import Verdict, path_members, path_name
+from holdfast.detect.watch import MIN_PEERS, Shift, Watch, WatchTuning
+from holdfast.detect.words import connection_verdict, path_verdict
+from holdfast.detect.workload import Array, Index
+from holdfast.plan.lanes import Layout
+from holdfast.plan.workers import node_of
+
+Kind = tuple[bool, int, int]
+"""(within one node, number of members, bytes)."""
+
+
+class PathWatch:
+    def __init__(self, layout: Layout, tuning: WatchTuning) -> None:
+        self.layout, self.tuning = layout, tuning
+        self.seen: dict[tuple[str, Kind], list[float]] = {}
+        """Times of the warm-up."""
+        self.names: list[tuple[str, Kind]] = []
+        self.measure: Array = np.zeros(0)
+        """Logarithm of what each should take."""
+        self.watch = Watch(np.zeros(0, dtype=np.int64), tuning)
+        self._number: dict[tuple[tuple[str, ...], int], int] = {}
+        """By members and bytes: a thousand reports per step are looked up in it."""
+
+    def warm_up(self, reports: Sequence[PathReport]) -> None:
+        for report in reports:
+            if report.time > 0:
+                self.seen.setdefault(_key(report), []).append(report.time)
+
+    def begin(self) -> None:
+        """End the warm-up: who is watched, in which classes, against which measure."""
+        self.names = list(self.seen)
+        kinds = list(dict.fromkeys(kind for _, kind in self.names))
+        classes = np.array([kinds.index(kind) for _, kind in self.names], dtype=np.int64)
+        own = np.array([np.log(np.median(times)) for times in self.seen.values()])
+        self.measure = own.copy()
+        for number in range(len(kinds)):
+            members = classes == number
+            if members.sum() >= MIN_PEERS:
+                self.measure[members] = np.median(own[members])
+        self._start(classes)
+
+    def _start(self, classes: Index) -> None:
+        self.watch = Watch(classes, self.tuning)
+        self._number = {
+            (path_members(name), kind[2]): number for number, (name, kind) in enumerate(self.names)
+        }
+        self.seen = {}
+
+    def observe(
+        self, reports: Sequence[PathReport], step: int, slow: Mapping[str, float]
+    ) -> list[Verdict]:
+        """A path first seen after the warm-up is not watched."""
+        if not self.names:
+            return []
+        values: Array = np.full(len(self.names), np.nan)
+        for report in reports:
+            number = self._number.get((report.members, report.num_bytes))
+            if number is not None and report.time > 0:
+                values[number] = report.time
+        return self._words(self.watch.update(np.log(values) - self.measure), step, slow)
+
+    def _words(
+        self, shifts: Sequence[Shift], step: int, slow: Mapping[str, float]
+    ) -> list[Verdict]:
+        verdicts: list[Verdict] = []
+        joined = self._connections(shifts)
+        for worker, members in joined.items():
+            factor = float(np.exp(np.median(self.watch.level[members])))
+            names = [self.names[member][0] for member in members]
+            verdicts.append(connection_verdict(worker, names, factor, step))
+        told = {member for members in joined.values() for member in members}
+        for shift in shifts:
+            if shift.member not in told:
+                verdicts.append(self._one(shift, step, slow))
+        return verdicts
+
+    def _connections(self, shifts: Sequence[Shift]) -> dict[str, list[int]]:
+        """Workers that have just got slow on all of several paths at once."""
+        risen = {shift.member for shift in shifts if shift.new > shift.old}
+        by_worker: dict[str, list[int]] = {}
+        for member, (name, _) in enumerate(self.names):
+            for worker in path_members(name) if risen else ():
+                by_worker.setdefault(worker, []).append(member)
+        return {
+            worker: members
+            for worker, members in by_worker.items()
+            if len(_partners(self.names, members)) > 2 and risen.issuperset(members)
+        }
+
+    def _one(self, shift: Shift, step: int, slow: Mapping[str, float]) -> Verdict:
+        name, _ = self.names[shift.member]
+        same = np.flatnonzero(self.watch.classes == self.watch.classes[shift.member]).tolist()
+        healthy = [self.names[i][0] for i in same if self.watch.level[i] == 0.0]
+        guilty = [worker for worker in path_members(name) if worker in slow]
+        note = f"; {guilty[0]} is itself {slow[guilty[0]]:.2f} times as slow" if guilty else ""
+        return path_verdict(name, shift, step, len(healthy), note, healthy[:4])
+
+    def slow_lanes(self) -> dict[tuple[int, int], float]:
+        """Slow messages by sending and receiving lane, for the prediction."""
+        lane_of, factors = self.layout.lane_of_worker, dict[tuple[int, int], float]()
+        for member in np.flatnonzero(self.watch.level > 0).tolist():
+            ends = path_members(self.names[member][0])
+            if len(ends) == 2 and all(worker in lane_of for worker in ends):
+                pair = lane_of[ends[0]], lane_of[ends[1]]
+                factor = float(np.exp(self.watch.level[member]))
+                factors[pair] = max(factor, factors.get(pair, 1.0))
+        return factors
+
+    def state(self) -> list[Any]:
+        seen = [(name, kind, times) for (name, kind), times in self.seen.items()]
+        classes = self.watch.classes.tolist()
+        return [seen, self.names, self.measure.tolist(), classes, self.watch.state()]
+
+    def restore(self, state: list[Any]) -> None:
+        self.seen = {(name, _kind(kind)): list(times) for name, kind, times in state[0]}
+        seen = self.seen
+        self.names = [(name, _kind(kind)) for name, kind in state[1]]
+        self.measure = np.array(state[2])
+        self._start(np.array(state[3], dtype=np.int64))
+        self.seen = seen
+        if self.names:
+            self.watch.restore(state[4])
+
+
+def _key(report: PathReport) -> tuple[str, Kind]:
+    nodes = dict.fromkeys(node_of(worker) for worker in report.members)
+    return path_name(report.members), (len(nodes) == 1, len(report.members), report.num_bytes)
+
+
+def _kind(value: Sequence[Any]) -> Kind:
+    return bool(value[0]), int(value[1]), int(value[2])
+
+
+def _partners(names: Sequence[tuple[str, Kind]], members: Sequence[int]) -> list[str]:
+    """All workers at the ends of some paths: both directions of one link are two workers only."""
+    return list(dict.fromkeys(w for m in members for w in path_members(names[m][0])))

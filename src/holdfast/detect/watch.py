@@ -1,0 +1,171 @@
+"""Many members, each beside its peers and beside its own past.
+
+Every step gives one value per member: the logarithm of observed over predicted. From it are taken
+
+    its baseline   what is usual for this very device, learned slowly while it is healthy. With
+                   peers to compare, it may not exceed a few per cent: a device that is slow from
+                   the first step on is slow, not usual;
+    the common     the median over its class (or over all, where a class is too small to have one):
+                   what happens to everybody is not the fault of one.
+
+What is left goes through a change test. A member whose test fires gets a *level*, how far off it
+is now, and is watched from there on: up (worse), down (better), back to nothing (recovered).
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from scipy.special import ndtr
+
+from holdfast.detect.change import TESTS, Flags, Test, Tuning
+from holdfast.detect.workload import Array, Index
+
+MIN_PEERS = 3
+"""A median of two blames nobody."""
+RECENT = 16
+
+
+class WatchTuning(msgspec.Struct, frozen=True):
+    change: Tuning = Tuning()
+    test: str = "page-hinkley"
+    max_baseline: float = 0.03
+    """Most that a device may differ from its peers and still be healthy."""
+    min_level: float = 0.03
+    """Less than this is not worth a verdict: it becomes part of the baseline."""
+    rate: float = 0.02
+    """How quickly baseline and noise follow."""
+    min_noise: float = 0.002
+
+
+DEFAULT = WatchTuning()
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """A member's level has changed. Levels are logarithms; 0 is healthy."""
+
+    member: int
+    old: float
+    new: float
+    confidence: float
+    steps: int
+    noise: float
+
+
+class Watch:
+    def __init__(self, classes: Index, tuning: WatchTuning = DEFAULT) -> None:
+        num = len(classes)
+        self.tuning = tuning
+        self.classes = classes
+        self.baseline: Array = np.zeros(num)
+        self.level: Array = np.zeros(num)
+        self.noise: Array = np.full(num, 0.01)
+        self.recent: Array = np.zeros((RECENT, num))
+        """The last values of every member, newest first."""
+        self.common: Array = np.zeros(RECENT)
+        """Median over all members, newest first."""
+        self.test: Test = TESTS[tuning.test](num, tuning.change)
+        self._peers = _Peers(classes)
+
+    def update(self, values: Array) -> list[Shift]:
+        """One step. A member without a value (NaN) stays as it is."""
+        present = ~np.isnan(values)
+        own = np.where(present, values - self.baseline, 0.0)
+        comparable = present & (self.level == 0.0)
+        common, everyone = self._peers.medians(own, comparable)
+        own = np.where(present, own - common, self.level)
+        self._remember(own, everyone)
+        change = self.test.update(own - self.level, self.noise)
+        fired: Flags = (change.above | change.below) & present
+        shifts = [self._settle(i, int(change.steps[i])) for i in np.flatnonzero(fired).tolist()]
+        if shifts:
+            self.test.clear(fired)
+        self._follow(own, present & ~fired)
+        return [shift for shift in shifts if shift.new != shift.old]
+
+    def _remember(self, own: Array, everyone: float) -> None:
+        self.recent[1:] = self.recent[:-1].copy()
+        self.recent[0] = own
+        self.common[1:] = self.common[:-1].copy()
+        self.common[0] = everyone
+
+    def _settle(self, member: int, steps: int) -> Shift:
+        """The new level is the median since the excursion began, so that one outlier in it does
+        not set the factor.
+        """
+        steps = max(3, min(steps, RECENT))
+        old = float(self.level[member])
+        now = float(np.median(self.recent[:steps, member]))
+        noise = float(self.noise[member])
+        if now < self.tuning.min_level:
+            self.baseline[member] += self._allowed(member, now)
+            now = 0.0
+        self.level[member] = now
+        margin = abs(now - old) - self.tuning.change.tolerance
+        confidence = float(ndtr(margin * np.sqrt(steps) / max(noise, 1e-6)))
+        return Shift(member, old, now, min(confidence, 0.9999), steps, noise)
+
+    def _allowed(self, member: int, change: float) -> float:
+        limit = self._limit()[member]
+        return float(np.clip(self.baseline[member] + change, -limit, limit) - self.baseline[member])
+
+    def _limit(self) -> Array:
+        return np.where(self._peers.has_peers, self.tuning.max_baseline, np.inf)
+
+    def _follow(self, own: Array, chosen: Flags) -> None:
+        """Baseline and noise of the healthy follow what they do; one step moves them little."""
+        tuning = self.tuning
+        error = own - self.level
+        step = np.clip(error, -2 * self.noise, 2 * self.noise)
+        healthy = chosen & (self.level == 0.0)
+        limit = self._limit()
+        moved = np.clip(self.baseline + tuning.rate * step, -limit, limit)
+        self.baseline = np.where(healthy, moved, self.baseline)
+        # Of a normal error cut at three sigma the mean size is 0.79 sigma.
+        size = np.minimum(np.abs(error), 3 * self.noise) / 0.79
+        noise = np.maximum(tuning.min_noise, self.noise + tuning.rate * (size - self.noise))
+        self.noise = np.where(chosen, noise, self.noise)
+
+    def factor(self) -> Array:
+        """How many times longer than the model says every member takes."""
+        return np.exp(self.baseline + self.level)
+
+    def state(self) -> list[Any]:
+        arrays = (self.baseline, self.level, self.noise, self.recent, self.common)
+        return [*(array.tolist() for array in arrays), self.test.state()]
+
+    def restore(self, state: list[Any]) -> None:
+        self.baseline, self.level, self.noise, self.recent, self.common = (
+            np.array(array) for array in state[:5]
+        )
+        self.test.restore(state[5])
+
+
+class _Peers:
+    """Medians per class, by sorting one padded table."""
+
+    def __init__(self, classes: Index) -> None:
+        sizes = np.bincount(classes) if len(classes) else np.zeros(0, dtype=np.int64)
+        width = int(sizes.max()) if len(sizes) else 0
+        self.classes = classes
+        self.table: Index = np.full((len(sizes), width), len(classes), dtype=np.int64)
+        for number in range(len(sizes)):
+            self.table[number, : sizes[number]] = np.flatnonzero(classes == number)
+        self.alone = len(classes) < MIN_PEERS
+        self.has_peers: Flags = sizes[classes] >= MIN_PEERS if len(classes) else classes > 0
+
+    def medians(self, values: Array, chosen: Flags) -> tuple[Array, float]:
+        """The common part per member, and of everybody. Too few: zero."""
+        if self.alone:
+            return np.zeros(len(values)), 0.0
+        padded = np.append(np.where(chosen, values, np.inf), np.inf)
+        rows = np.sort(padded[self.table], axis=1)
+        counts = np.isfinite(rows).sum(axis=1)
+        number = np.arange(len(rows))
+        low = rows[number, np.maximum(counts - 1, 0) // 2]
+        high = rows[number, np.minimum(counts // 2, rows.shape[1] - 1)]
+        everyone = float(np.median(values[chosen])) if int(chosen.sum()) >= MIN_PEERS else 0.0
+        enough = counts >= MIN_PEERS
+        middle = np.where(enough, 0.0, everyone)
+        middle[enough] = (low[enough] + high[enough]) / 2
+        return middle[self.classes], everyone

@@ -1,0 +1,170 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detect.small_job import PROFILE, Job, TrueSteps, random_workloads, run, small_plan
+from holdfast.detect.detector import Detector
+from holdfast.detect.facts import StepObservation, WorkerReport
+from holdfast.detect.probe import ProbeResult
+from holdfast.detect.verdict import CLEARED, COMMON, RECOVERED, SLOW, SUSPECT
+from holdfast.errors import HoldfastError
+
+
+def warm(seed: int = 0, count: int = 30, **options):
+    plan = small_plan(**options)
+    detector, job = Detector(plan, PROFILE), Job(plan, seed)
+    assert run(detector, job, count) == []
+    return detector, job
+
+
+def test_a_slow_worker_is_named_with_its_factor_and_recovers():
+    detector, job = warm()
+    job.slow = {"n0.g3": 1.1}
+    (verdict,) = run(detector, job, 8)
+    assert (verdict.kind, verdict.who) == (SLOW, ("n0.g3",))
+    assert verdict.factor == pytest.approx(1.1, abs=0.02)
+    assert verdict.step <= 30 + 5
+    assert detector.slow_workers() == {"n0.g3": pytest.approx(1.1, abs=0.02)}
+    job.slow = {}
+    assert [v.kind for v in run(detector, job, 8)] == [RECOVERED]
+    assert detector.slow_workers() == {}
+
+
+def test_a_slow_link_is_named():
+    detector, job = warm()
+    job.slow_paths = {("n0.g2", "n0.g3"): 1.1}
+    (verdict,) = run(detector, job, 8)
+    assert (verdict.kind, verdict.who) == (SLOW, ("n0.g2>n0.g3",))
+
+
+def test_slow_from_the_first_step_is_found():
+    plan = small_plan()
+    detector, job = Detector(plan, PROFILE), Job(plan)
+    job.slow = {"n0.g0": 2.0}
+    assert [(v.kind, v.who) for v in run(detector, job, 30)] == [(SLOW, ("n0.g0",))]
+
+
+def test_a_common_slow_down_blames_nobody():
+    detector, job = warm()
+    job.everybody = 1.4
+    (verdict,) = run(detector, job, 15)
+    assert (verdict.kind, verdict.who) == (COMMON, ())
+    assert verdict.factor == pytest.approx(1.4, abs=0.05)
+
+
+def test_a_long_step_that_nobody_explains_is_a_suspicion():
+    detector, job = warm()
+    said = [v for _ in range(20) for v in detector.observe(job.observe(step_factor=1.5))]
+    assert [v.kind for v in said] == [SUSPECT]
+    assert said[0].who == ()
+
+
+def test_a_tensor_group_slows_down_together_and_the_probe_decides():
+    detector, job = warm(tensor=2)
+    job.slow = {"n0.g2": 1.3, "n0.g3": 1.3}
+    (verdict,) = run(detector, job, 8)
+    assert verdict.who == ("n0.g2", "n0.g3")
+    times = dict.fromkeys(verdict.probe.matrix, 1.0) | {"n0.g3": 1.3}
+    final = detector.conclude(verdict.probe, ProbeResult(matrix=times), 40)
+    assert [(v.kind, v.who) for v in final] == [(SLOW, ("n0.g3",)), (CLEARED, ("n0.g2",))]
+
+
+@pytest.mark.slow
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.25, 0.5, 2.0, 4.0]))
+def test_heavier_work_is_never_an_alarm(seed, scale):
+    """P7: the work changes as it likes, between steps and from some step on."""
+    plan = small_plan()
+    detector, job, true = Detector(plan, PROFILE), Job(plan, noise=0.005), TrueSteps(plan)
+    rng = np.random.default_rng(seed)
+    for number in range(60):
+        heavy = number > 20 and number % 20 > 5
+        works = random_workloads(rng, plan.num_micro_batches, scale if heavy else 1.0)
+        seen = msgspec.structs.replace(job.observe(works), step_time=true.time(works))
+        assert detector.observe(seen) == []
+
+
+def test_one_heavy_replica_is_no_slow_replica():
+    detector, job = warm()
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        light, heavy = random_workloads(rng, 12), random_workloads(rng, 4, 3.0)
+        seen = job.observe(light + heavy)
+        assert detector.observe(msgspec.structs.replace(seen, step_time=0.0)) == []
+
+
+def test_missing_reports_are_no_news():
+    detector, job = warm()
+    for _ in range(10):
+        seen = job.observe()
+        part = StepObservation(seen.step, seen.step_time, seen.workloads, seen.workers[:3])
+        assert detector.observe(part) == []
+
+
+def test_without_reports_the_warm_up_does_not_end():
+    plan = small_plan()
+    detector, job = Detector(plan, PROFILE), Job(plan)
+    for _ in range(40):
+        seen = job.observe()
+        detector.observe(StepObservation(seen.step, seen.step_time, seen.workloads))
+    assert not detector.model.ready
+
+
+def test_foreign_reports_are_refused():
+    detector, job = warm()
+    stranger = WorkerReport("n9.g9", {"F": 1.0})
+    with pytest.raises(HoldfastError, match=r"n9\.g9, which is not among the 8 workers"):
+        detector.observe(StepObservation(1, 1.0, (), (stranger,)))
+    with pytest.raises(HoldfastError, match="workloads of 3 micro-batches, the plan 16"):
+        detector.observe(StepObservation(1, 1.0, job.observe().workloads[:3]))
+
+
+def test_a_restored_detector_goes_on_as_if_nothing_had_happened():
+    detector, job = warm()
+    other = Detector(job.plan, PROFILE)
+    other.restore(json.loads(msgspec.json.encode(detector.state())))
+    job.slow = {"n0.g1": 1.2}
+    for _ in range(8):
+        seen = job.observe()
+        assert other.observe(seen) == detector.observe(seen)
+
+
+def digest() -> str:
+    detector, job = warm(count=20)
+    job.slow, job.slow_paths = {"n0.g3": 1.2}, {("n0.g0", "n0.g1"): 1.3}
+    said = [repr(verdict) for verdict in run(detector, job, 10)]
+    state = msgspec.json.encode(detector.state()).decode()
+    return hashlib.sha256("\n".join([*said, state]).encode()).hexdigest()
+
+
+def test_the_same_input_gives_the_same_output():
+    assert digest() == digest()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_two_processes_with_different_hash_seeds_agree():
+    tests = Path(__file__).resolve().parents[1]
+    code = "from detect.test_detector import digest; print(digest())"
+    found = set()
+    for seed in ("1", "2"):
+        paths = os.pathsep.join([str(tests), str(tests.parent / "src")])
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": paths}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
