@@ -1,5 +1,7 @@
 """Commands are drawn as on a plain screen of 120 characters, wherever the tests run."""
 
+from contextlib import nullcontext
+
 import pytest
 
 
@@ -8,3 +10,9 @@ def plain_screen(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def lent_template(template, monkeypatch):
+    """Jobs borrow a warm template instead of starting their own."""
+    monkeypatch.setattr("holdfast.job.launcher.Template", lambda: nullcontext(template))

@@ -13,7 +13,7 @@ from holdfast.job.config import DataSection, JobConfig, JobSection
 from holdfast.job.launcher import RunResult, run_job
 from holdfast.job.prepare import Job, make_job, model_units
 from holdfast.observe.events import Event, PlanChanged, WorkersReady
-from holdfast.observe.progress import describe_report
+from holdfast.observe.progress import after_steps, describe_report
 from holdfast.observe.timeline_terminal import Look, chart, look_of
 from holdfast.observe.timeline_view import Notes, View, view_of
 from holdfast.plan.build import regular_plan
@@ -34,6 +34,7 @@ class Act(msgspec.Struct, frozen=True):
 
     at_step: int
     title: str
+    note: str
     plan: Plan
     lost: tuple[Stage, ...] = ()
 
@@ -44,10 +45,21 @@ def acts(config: JobConfig) -> list[Act]:
     rerouted, lost = lose_workers(whole, [LOST])
     deep = regular_plan(units, replicas=2, stages=4, micro_batches=MICRO_BATCHES)
     return [
-        Act(0, "2 replicas x 2 stages x tensor 2, on 8 processes", whole),
-        Act(6, f"{LOST} leaves with its 2 workers; its micro-batches pass r0.s1", rerouted, lost),
-        Act(12, "its workers are back, and all are arranged anew: 2 replicas x 4 stages", deep),
-        Act(18, "2 replicas x 2 stages x tensor 2 again", whole),
+        Act(0, "2 replicas x 2 stages x tensor 2, on 8 processes", "", whole),
+        Act(
+            6,
+            f"{LOST} leaves with its 2 workers, its micro-batches pass r0.s1",
+            f"without {LOST}",
+            rerouted,
+            lost,
+        ),
+        Act(
+            12,
+            "its workers are back, and all are arranged anew: 2 replicas x 4 stages",
+            "2 replicas x 4 stages",
+            deep,
+        ),
+        Act(18, "2 replicas x 2 stages x tensor 2 again", "as at first", whole),
     ]
 
 
@@ -101,7 +113,8 @@ class _Teller:
     def _draw(self, number: int) -> None:
         act, view = self._story[number], self._views[number]
         self._console.print()
-        self._console.print(Text(f"From step {act.at_step + 1}: {act.title}", style="bold"))
+        when = f"{after_steps(act.at_step).capitalize()}: " if act.at_step else ""
+        self._console.print(Text(when + act.title, style="bold"))
         self._console.print(chart(view, _scaled(self._look, view, self._views)))
         self._console.print()
 
@@ -119,14 +132,14 @@ def _scaled(look: Look, view: View, views: list[View]) -> Look:
 
 def _conclude(result: RunResult, story: list[Act], console: Console) -> None:
     """The loss as bars, and where the plan changed."""
-    starts = {act.at_step: act.title for act in story[1:]}
+    notes = {act.at_step: act.note for act in story[1:]}
     top = max((loss for loss in result.losses if loss is not None), default=1.0)
     console.print()
     console.print(Text("Loss by step", style="bold"))
     for step in result.steps:
         loss = step.loss if step.loss is not None else top
         bar = "▇" * round(BAR_WIDTH * loss / top) if _is_unicode(console) else ""
-        note = f"  {starts[step.step]}" if step.step in starts else ""
+        note = f"  {notes.get(step.step, '')}"
         console.print(Text(f"{step.step + 1:3d} {loss:7.4f} {bar:<{BAR_WIDTH}}{note}".rstrip()))
     console.print()
     console.print(Text(describe_report(result.report)))

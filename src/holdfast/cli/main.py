@@ -13,6 +13,7 @@ HOLDFAST_DEBUG=1 shows the traceback of every error.
 
 import difflib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -96,9 +97,11 @@ def explain_usage(error: CycloptsError) -> str:
             flag = error.token.keyword or error.token.value
         case _:
             return line
-    nearest = difflib.get_close_matches(flag, COMMON_FLAGS, n=1)
-    if nearest and "Did you mean" not in line:
-        line += f" Did you mean {nearest[0]}?"
+    suggested = re.search(r" Did you mean (--[\w-]+)\?", line)
+    known = [*COMMON_FLAGS, *(suggested.groups() if suggested else ())]
+    nearest = difflib.get_close_matches(flag, known, n=1)
+    if nearest:
+        line = f"{line.partition(' Did you mean')[0]} Did you mean {nearest[0]}?"
     return line
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.plan_show import make_console, print_json
-from holdfast.job.launcher import run_job
+from holdfast.job.launcher import JobFailed, run_job
 from holdfast.job.prepare import Job, prepare_job
 from holdfast.job.settings import read_config
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
@@ -26,8 +26,13 @@ def run_file(
         return 0
     console = make_console()
     progress = nullcontext() if quiet or as_json else progress_on(console)
-    with progress as on_event:
-        result = run_job(job, on_event=on_event)
+    try:
+        with progress as on_event:
+            result = run_job(job, on_event=on_event)
+    except JobFailed as error:
+        if as_json:
+            print_json(error.report)
+        raise
     if as_json:
         print_json(result.report)
     elif not quiet:

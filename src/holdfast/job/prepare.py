@@ -5,6 +5,7 @@ dry-run, all changes between them planned, the data opened.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from holdfast.engine.data import DataSource, SyntheticTask, TokenFile
 from holdfast.engine.trainer import DTYPES, Planned, TrainerConfig, check_runnable
 from holdfast.errors import HoldfastError
-from holdfast.job.config import DataSection, JobConfig, ModelSection, ParallelSection
+from holdfast.job.config import Change, DataSection, JobConfig, ModelSection, ParallelSection
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
@@ -51,7 +52,6 @@ class Job(msgspec.Struct, frozen=True, dict=True):
 
 def prepare_job(config: JobConfig) -> Job:
     """Everything the job needs, checked; HoldfastError says in one line why it cannot run."""
-    check_device(config)
     units = model_units(config)
     plans: list[Planned] = []
     for place, at_step, section in _places(config):
@@ -60,11 +60,25 @@ def prepare_job(config: JobConfig) -> Job:
             plans.append(Planned(at_step, build_plan(section, units, count, config.job.dtype)))
         except HoldfastError as error:
             raise HoldfastError(f"{place}: {error}") from None
-    return make_job(config, plans)
+    return _checked_job(config, plans)
 
 
-def make_job(config: JobConfig, plans: list[Planned]) -> Job:
-    """A job from plans that are already there."""
+def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
+    """A job from plans that were made otherwise; what the config says of plans is not asked."""
+    first, *later = [
+        ParallelSection(plan=f"the plan from step {planned.at_step} on") for planned in plans
+    ]
+    changes = tuple(
+        Change(at_step=planned.at_step, parallel=section)
+        for planned, section in zip(plans[1:], later, strict=True)
+    )
+    config = msgspec.structs.replace(config, parallel=first, changes=changes)
+    fitted = [Planned(p.at_step, _with_state_bytes(p.plan, config.job.dtype)) for p in plans]
+    return _checked_job(config, fitted)
+
+
+def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
+    check_device(config)
     _check_steps(config, plans)
     transitions: list[Transition] = []
     for number, planned in enumerate(plans):
@@ -76,6 +90,7 @@ def make_job(config: JobConfig, plans: list[Planned]) -> Job:
                 transitions.append(plan_transition(plans[number - 1].plan, planned.plan))
         except HoldfastError as error:
             raise HoldfastError(f"{place}: {error}") from None
+    _check_batches(plans)
     job = Job(config, tuple(plans), tuple(transitions))
     make_data(config, job.plans[0].plan.num_micro_batches)
     return job
@@ -105,6 +120,16 @@ def _check_steps(config: JobConfig, plans: list[Planned]) -> None:
             f"[[change]] at step {previous} never happens: the job ends after step "
             f"{config.job.steps - 1}"
         )
+
+
+def _check_batches(plans: list[Planned]) -> None:
+    first = plans[0].plan.num_micro_batches
+    for planned in plans:
+        if planned.plan.num_micro_batches != first:
+            raise HoldfastError(
+                f"the plan from step {planned.at_step} on has {planned.plan.num_micro_batches} "
+                f"micro-batches, the first {first}: a step trains the same ones under every plan"
+            )
 
 
 # Plans.

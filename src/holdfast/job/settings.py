@@ -84,14 +84,19 @@ def file_layer(tables: Mapping[str, Any], path: Path) -> Layer:
     return layer
 
 
-def _file_section(section: str, table: Mapping[str, Any], path: Path) -> dict[str, Given]:
+def _file_section(
+    section: str, table: Mapping[str, Any], path: Path, title: str = ""
+) -> dict[str, Given]:
+    title = title or f"[{section}]"
     given: dict[str, Given] = {}
+    names: dict[str, str] = {}
     for key, value in table.items():
-        ours = our_key(section, key, str(path))
-        if ours in given:
+        ours = our_key(section, key, str(path), title)
+        first = names.setdefault(ours, key)
+        if first != key:
             raise HoldfastError(
-                f"{path}: [{section}] {key} = {value!r} and {ours} = {given[ours].value!r} are the "
-                f"same key; leave one out"
+                f"{path}: {title} {first} = {table[first]!r} and {key} = {value!r} are the same "
+                f"key; leave one out"
             )
         if (section, ours) in PATHS and isinstance(value, str) and value:
             value = str(path.parent / value)
@@ -109,7 +114,7 @@ def _read_changes(entries: object, path: Path, parallel: ParallelSection) -> Ite
         if "at_step" not in table:
             raise HoldfastError(f"{place} does not say at_step")
         at_step = table.pop("at_step")
-        given = _file_section("parallel", table, path)
+        given = _file_section("parallel", table, path, "[[change]]")
         if not given:
             raise HoldfastError(f"{place} (at step {at_step}) changes nothing: name a plan or keys")
         if "plan" in given:
@@ -233,11 +238,11 @@ def _toml(text: str) -> Any:
 # Keys and values.
 
 
-def our_key(section: str, key: str, source: str) -> str:
+def our_key(section: str, key: str, source: str, title: str = "") -> str:
     """A key in our own name; refused where nobody knows it."""
     if not _knows(section, key):
         hint = nearest(key, _keys(section))
-        raise HoldfastError(f"{source}: [{section}] has no key {key!r}; {hint}")
+        raise HoldfastError(f"{source}: {title or f'[{section}]'} has no key {key!r}; {hint}")
     return ALIASES.get(section, {}).get(key, key)
 
 

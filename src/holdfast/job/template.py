@@ -19,6 +19,7 @@ there killing the launcher leaves all of them running; and it runs the main scri
 """
 
 import ctypes
+import faulthandler
 import gc
 import os
 import select
@@ -77,7 +78,9 @@ class Template:
         # What it prints is of interest only if it fails.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         # No pool of threads for numpy: workers are forked from here.
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+        # And no long wait for a name server: the store looks up every peer that connects.
+        environment = {"RES_OPTIONS": "timeout:1 attempts:1"} | os.environ
+        environment["OPENBLAS_NUM_THREADS"] = "1"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.job.template", str(theirs.fileno())],
@@ -115,7 +118,7 @@ class Template:
             data = b""
         if not data:
             raise TemplateGone(self.last_words())
-        notice = _NOTICES.decode(data)
+        notice: Notice = _NOTICES.decode(data)
         self.is_warm = self.is_warm or isinstance(notice, Warm)
         return notice
 
@@ -172,12 +175,12 @@ class _Server:
     def serve(self) -> None:
         self._tell(Warm())
         while True:
-            readable, _, _ = select.select([self._control, self._wake_in], [], [])
+            readable, _, _ = select.select([self._control.fileno(), self._wake_in], [], [])
             if self._wake_in in readable:
                 with suppress(BlockingIOError):
                     os.read(self._wake_in, 4096)
                 self._reap()
-            if self._control in readable and not self._take_order():
+            if self._control.fileno() in readable and not self._take_order():
                 return
 
     def _tell(self, notice: Notice) -> None:
@@ -213,6 +216,7 @@ class _Server:
             for standard in (1, 2):
                 os.dup2(log_fd, standard)
             os.close(log_fd)
+            faulthandler.enable()
             code = self._run_worker(socket.socket(fileno=sock_fd))
             sys.stdout.flush()
             sys.stderr.flush()

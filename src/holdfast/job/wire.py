@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.engine.trainer import ChangeReport, Planned, StepReport
 from holdfast.job.config import JobConfig
+from holdfast.plan.profile import Profile
 
 MAX_FRAME_BYTES = 64 * 2**20
 _LENGTH = struct.Struct(">I")
@@ -68,19 +69,11 @@ class ChangeMessage(Message, frozen=True, kw_only=True):
     report: ChangeReport
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """Median time of one kind of action on one unit (-1: no unit's)."""
-
-    kind: str
-    number: int
-    seconds: float
-
-
 class Measured(Message, frozen=True, kw_only=True):
     """Times of one epoch, warm-up left out."""
 
     epoch: int
-    samples: tuple[Sample, ...]
+    profile: Profile
 
 
 class Finished(Message, frozen=True, kw_only=True):
@@ -93,8 +86,6 @@ class Finished(Message, frozen=True, kw_only=True):
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    kind: str
-    """Name of the exception."""
     line: str
     is_consequence: bool
     """A group broke: most likely because of somebody else."""
@@ -135,7 +126,8 @@ class Unpacker:
 
 def _decode(body: bytes) -> Message:
     try:
-        return _DECODER.decode(body)
+        message: Message = _DECODER.decode(body)
+        return message
     except msgspec.DecodeError as error:
         raise WireError(f"not a message: {error}") from None
 

@@ -8,17 +8,19 @@ import os
 import socket
 import threading
 import traceback
-from typing import NoReturn
+from collections.abc import Callable
+from contextlib import suppress
 
 import torch
-import torch.distributed as dist
 
 from holdfast.engine.groups import GroupBroken, first_line
+from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
 from holdfast.engine.trainer import ChangeReport, StepReport, Trainer
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.job.config import JobConfig
 from holdfast.job.final import write_final
 from holdfast.job.prepare import make_data, make_model, trainer_config
+from holdfast.job.store import connect_store
 from holdfast.job.wire import (
     Assignment,
     ChangeMessage,
@@ -29,7 +31,6 @@ from holdfast.job.wire import (
     Leave,
     Measured,
     Ready,
-    Sample,
     StepMessage,
     Stop,
     WireError,
@@ -62,18 +63,14 @@ def explain_failure(error: Exception) -> Failed:
     """An error in one line; the traceback is in the log."""
     text = first_line(error)
     line = text if isinstance(error, HoldfastError) else f"{type(error).__name__}: {text}"
-    return Failed(
-        kind=type(error).__name__, line=line, is_consequence=isinstance(error, GroupBroken)
-    )
+    return Failed(line=line, is_consequence=isinstance(error, GroupBroken))
 
 
 def _train(assignment: Assignment, channel: Channel) -> None:
     torch.set_num_threads(assignment.num_threads)
     config = assignment.config
-    reporter = WorkerReporter(assignment.worker, channel)
-    store = dist.TCPStore(
-        assignment.store_host, assignment.store_port, is_master=False, wait_for_workers=False
-    )
+    reporter = WorkerReporter(assignment, channel, _end_at_once)
+    store = connect_store(assignment.store_host, assignment.store_port)
     trainer = Trainer(
         assignment.worker,
         assignment.plans,
@@ -86,7 +83,7 @@ def _train(assignment: Assignment, channel: Channel) -> None:
     reporter.trainer = trainer
     channel.send(Ready())
     next_step = trainer.run()
-    reporter.send_measured()
+    reporter.send_measured(probe=next_step == config.job.steps)
     final_bytes = 0
     if assignment.final_dir and trainer.slices:
         final_bytes = write_final(
@@ -117,38 +114,39 @@ def pick_device(config: JobConfig, worker: str) -> str:
 class WorkerReporter:
     """Between the trainer and the launcher: reports go up, orders come down."""
 
-    def __init__(self, worker: str, channel: Channel) -> None:
-        self._worker, self._channel = worker, channel
+    def __init__(
+        self, assignment: Assignment, channel: Channel, on_gone: Callable[[], object]
+    ) -> None:
+        """`on_gone` is called, on another thread, when the launcher is not there any more."""
+        self._worker, self._channel, self._on_gone = assignment.worker, channel, on_gone
+        self._plans = [planned.plan for planned in assignment.plans]
         self.trainer: Trainer | None = None
         self.epoch = 0
         self._num_steps_of_epoch = 0
-        self._warm_up: tuple[Sample, ...] = ()
-        self._stop = threading.Event()
+        self._warm_up: dict[Sample, list[float]] = {}
+        self.stop = threading.Event()
         self.leave = threading.Event()
         threading.Thread(target=self._listen, daemon=True, name="orders").start()
 
     def _listen(self) -> None:
-        try:
-            while True:
-                match self._channel.receive():
+        with suppress(OSError, WireError):
+            while (order := self._channel.receive()) is not None:
+                match order:
                     case Stop():
-                        self._stop.set()
+                        self.stop.set()
                     case Leave():
                         self.leave.set()
-                    case other:
-                        _end(f"the launcher is gone ({other})")
-        except (OSError, WireError) as error:
-            _end(f"the launcher is gone: {error}")
+        self._on_gone()
 
     def step_done(self, report: StepReport) -> None:
         self._channel.send(StepMessage(report=report))
         self._num_steps_of_epoch += 1
         if self._num_steps_of_epoch == WARM_UP_STEPS and self.trainer is not None:
-            self._warm_up = self._samples()
+            self._warm_up = dict(self.trainer.stopwatch.samples)
             self.trainer.stopwatch.clear()
 
     def plan_changed(self, report: ChangeReport) -> None:
-        self.send_measured()
+        self.send_measured(probe=False)
         self.epoch = report.epoch
         self._channel.send(ChangeMessage(report=report))
 
@@ -158,24 +156,29 @@ class WorkerReporter:
         """
         assert self.trainer is not None
         has_role = self._worker in self.trainer.plan.seats
-        return self._stop.is_set() if has_role else self.leave.is_set()
+        return self.stop.is_set() if has_role else self.leave.is_set()
 
-    def send_measured(self) -> None:
-        """The times of the epoch that ends; of its warm-up where there was nothing else."""
-        samples = self._samples() or self._warm_up
-        if samples:
-            self._channel.send(Measured(epoch=self.epoch, samples=samples))
-        if self.trainer is not None:
-            self.trainer.stopwatch.clear()
-        self._num_steps_of_epoch, self._warm_up = 0, ()
+    def send_measured(self, *, probe: bool) -> None:
+        """The times of the epoch that ends; of its warm-up where there was nothing else.
 
-    def _samples(self) -> tuple[Sample, ...]:
-        if self.trainer is None:
-            return ()
-        medians = self.trainer.stopwatch.medians()
-        return tuple(Sample(kind, number, seconds) for (kind, number), seconds in medians.items())
+        Probing links takes everybody with a role, so all of them must want it, or none.
+        """
+        plan, trainer = self._plans[self.epoch], self.trainer
+        if trainer is None or self._worker not in plan.seats:
+            return
+        if not trainer.stopwatch.samples:
+            trainer.stopwatch.samples.update(self._warm_up)
+        if probe:
+            profile = trainer.profile()
+        else:
+            medians = trainer.stopwatch.medians()
+            costs = unit_costs(medians, plan)
+            profile = make_profile(costs, medians, Probe(), plan, self._worker)
+        self._channel.send(Measured(epoch=self.epoch, profile=profile))
+        trainer.stopwatch.clear()
+        self._num_steps_of_epoch, self._warm_up = 0, {}
 
 
-def _end(reason: str) -> NoReturn:
-    print(reason, flush=True)
+def _end_at_once() -> None:
+    print("the launcher is gone", flush=True)
     os._exit(1)

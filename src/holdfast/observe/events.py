@@ -120,7 +120,8 @@ _DECODER = msgspec.json.Decoder(AnyEvent)
 
 def parse_event(line: bytes) -> AnyEvent:
     """An event from its line; keys it does not know (the time) are left out."""
-    return _DECODER.decode(line)
+    event: AnyEvent = _DECODER.decode(line)
+    return event
 
 
 def event_fields(event: Event) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bytes_moved: int
     staging_bytes: int
     """Memory the reduction needs beyond the gradients, on the worker that needs most."""
+    final_bytes: int
+    """Of parameters and moments below final/; 0 = not asked for."""
     changes: tuple[PlanChanged, ...] = ()
 
 
@@ -46,7 +48,9 @@ def make_report(
     steps: Sequence[StepDone],
     changes: Sequence[PlanChanged],
     ended: JobEnded,
-    staging_bytes: int,
+    *,
+    staging_bytes: int = 0,
+    final_bytes: int = 0,
 ) -> Report:
     times = [step.step_time_s for step in steps]
     warm = times[WARM_UP_STEPS:] or times
@@ -71,6 +75,7 @@ def make_report(
         longest_stall_s=max((change.stall_s for change in changes), default=0.0),
         bytes_moved=sum(change.bytes_moved for change in changes),
         staging_bytes=staging_bytes,
+        final_bytes=final_bytes,
         changes=tuple(changes),
     )
 

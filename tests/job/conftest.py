@@ -1,0 +1,38 @@
+"""Jobs small enough to run in a second, and a look at what they leave behind."""
+
+import os
+
+import psutil
+import pytest
+
+from holdfast.job.config import DataSection, JobConfig, JobSection, ModelSection, ParallelSection
+from holdfast.job.prepare import prepare_job
+
+
+@pytest.fixture
+def nothing_left(template):
+    """No worker outlives its test, and no descriptor stays open here."""
+    num_fds = psutil.Process().num_fds()
+    yield
+    assert psutil.Process(template.pid).children(recursive=True) == []
+    assert psutil.Process().num_fds() == num_fds
+
+
+@pytest.fixture
+def tiny_job(tmp_path):
+    """A job by the keys of its sections, with a model of two blocks."""
+
+    def make(steps=4, changes=(), parallel=None, data=None, **job):
+        job.setdefault("run_dir", os.fspath(tmp_path / "run"))
+        job.setdefault("timeout_s", 30.0)
+        return prepare_job(
+            JobConfig(
+                job=JobSection(steps=steps, **job),
+                model=ModelSection(num_layers=2, dim=32, hidden=64, num_heads=4, num_kv_heads=2),
+                data=data or DataSection(seq_len=8, micro_batches=4),
+                parallel=parallel or ParallelSection(),
+                changes=tuple(changes),
+            )
+        )
+
+    return make

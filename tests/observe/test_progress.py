@@ -1,0 +1,92 @@
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from holdfast.observe.events import (
+    JobEnded,
+    PlanStarted,
+    StepSkipped,
+    StopRequested,
+    WorkerFailed,
+    WorkersReady,
+)
+from holdfast.observe.progress import (
+    LiveProgress,
+    PlainProgress,
+    describe_event,
+    describe_report,
+    describe_step,
+)
+from holdfast.observe.report import make_report
+from support.job_events import CHANGED, ENDED, STARTED, step
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            STARTED,
+            "x: llama-tiny (10 parameters), 5 steps of 4 micro-batches, 2 workers; writing to "
+            "runs/x",
+        ),
+        (
+            PlanStarted(epoch=0, step=0, shape="2 replicas x 1 stage", num_workers=2, file=""),
+            "plan: 2 replicas x 1 stage",
+        ),
+        (WorkersReady(seconds=1.24, pids={}), "workers ready after 1.2 s"),
+        (StepSkipped(step=4, reason="not finite"), "step 5 was not applied: not finite"),
+        (
+            CHANGED,
+            "after 6 steps: changed to 1 replica x 1 stage (stall 250 ms, 1.0 KiB moved, "
+            "1 worker left, 2 of 3 groups kept)",
+        ),
+        (StopRequested(signal="SIGTERM", reason="stopping"), "SIGTERM: stopping"),
+        (
+            JobEnded(outcome="stopped", next_step=1, loss=1.0, seconds=1.0, reason="SIGTERM"),
+            "stopped after 1 step: SIGTERM",
+        ),
+        (ENDED, ""),
+        (WorkerFailed(worker="n0.g0", role="r0.s0", step=1), ""),
+    ],
+)
+def test_one_line_per_event(event, line):
+    assert describe_event(event) == line
+
+
+def test_a_step():
+    assert describe_step(step(0, 0.5), 24) == "step  1/24  loss 1.0000       200 tokens/s  500 ms"
+    assert "loss    inf" in describe_step(step(0, 0.5, None), 24)
+
+
+def test_a_report():
+    report = make_report(STARTED, [step(0, 2.0, 6.0), step(1, 2.0)], [CHANGED], ENDED)
+    assert describe_report(report) == (
+        "finished: 2 steps, loss 6.0000 -> 1.0000, median step 2.00 s, 50 tokens/s, 1 change of "
+        "plan (longest stall 250 ms, 1.0 KiB moved), 9.0 s in all"
+    )
+    empty = make_report(STARTED, [], [], ENDED)
+    assert describe_report(empty) == "finished: 0 steps, 9.0 s in all"
+
+
+def test_plain_lines_of_a_long_run():
+    lines: list[str] = []
+    with PlainProgress(lines.append) as progress:
+        progress(msgspec.structs.replace(STARTED, steps=1000))
+        for number in range(1000):
+            progress(step(number, 1.0))
+    assert len(lines) == 1 + 101
+    assert lines[1].startswith("step    1/1000")
+    assert lines[-1].startswith("step 1000/1000")
+
+
+def test_a_live_line_and_what_stays_above_it():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    with LiveProgress(console) as progress:
+        for event in (STARTED, step(0, 0.5), CHANGED, step(1, 0.5), ENDED):
+            progress(event)
+    text = screen.getvalue()
+    assert "after 6 steps: changed to" in text
+    assert "loss 1.0000" in text
