@@ -63,7 +63,7 @@ LARGE = Size(
     rows=2,
     length=128,
     micro_batches=8,
-    rounds=60,
+    rounds=24,
 )
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3)
 
