@@ -24,6 +24,7 @@ from holdfast import __version__
 from holdfast.cli.demo import demo
 from holdfast.cli.plan import app as plan_app
 from holdfast.cli.run import run as run_command
+from holdfast.cli.simulate import simulate
 from holdfast.errors import HoldfastError, invariant
 
 COMMON_FLAGS = ("--help", "--version")
@@ -43,6 +44,7 @@ def build_app() -> App:
     )
     app.command(demo)
     app.command(plan_app)
+    app.command(simulate)
     app.command(run_command, name="run")
     return app
 

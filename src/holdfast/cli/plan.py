@@ -1,4 +1,4 @@
-"""`holdfast plan`: draw, check and compare plans.
+"""`holdfast plan`: draw, check, compare and choose plans.
 
 Only the command line is here; what the commands do is imported when one runs.
 """
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
-app = App(name="plan", help="Draw, check and compare plans.")
+app = App(name="plan", help="Draw, check, compare and choose plans.")
 
 _SHAPE = Group.create_ordered("What runs where")
 _COSTS = Group.create_ordered("What it costs")
@@ -131,7 +131,62 @@ class Output:
     json: Annotated[bool, _option(_OUTPUT, "Print numbers for other programs instead.")] = False
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A model on devices: a layout is chosen, as far as no degrees are given, or a plan file."""
+
+    model: Annotated[str, _option(_SHAPE, "Model, by name. [default: llama-7b]")] = "llama-7b"
+    devices: Annotated[int, _option(_SHAPE, "How many there are. [default: 32]")] = 32
+    profile: Annotated[
+        str, _option(_COSTS, "a100, h100, h200, or a file of costs (JSON). [default: h100]")
+    ] = "h100"
+    plan: Annotated[Path | None, _option(_SHAPE, "Start from this plan file instead.")] = None
+    replicas: Annotated[
+        int | None, _option(_SHAPE, "Data-parallel replicas.", "--replicas", "--dp-replicate")
+    ] = None
+    stages: Annotated[int | None, _option(_SHAPE, "Pipeline stages.", "--stages", "--pp")] = None
+    tensor: Annotated[
+        int | None, _option(_SHAPE, "Tensor-parallel degree.", "--tensor", "--tp")
+    ] = None
+    tokens: Annotated[int, _option(_SHAPE, "Tokens in a micro-batch. [default: 4096]")] = 4096
+    micro_batches: Annotated[
+        int | None, _option(_SHAPE, "Of the whole step. [default: 2 x devices]")
+    ] = None
+    devices_per_node: Annotated[
+        int | None,
+        _option(_SHAPE, "Workers on a node. [default: 4 up to 32 devices, else 8]"),
+    ] = None
+    device_memory: Annotated[
+        str | None, _option(_SHAPE, "Of one device, like 80GiB. [default: the hardware's]")
+    ] = None
+    spares: Annotated[int, _option(_SHAPE, "Further devices that wait. [default: 0]")] = 0
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    dead: Annotated[
+        tuple[str, ...], _option(_WHAT_IF, "WHO: this worker, node or role is gone, like n3.")
+    ] = ()
+    slow: Annotated[
+        tuple[str, ...],
+        _option(_WHAT_IF, "WHO=SPEED: this worker, node or role is slow, like n5.g2=0.5."),
+    ] = ()
+    keep_schedule: Annotated[
+        bool, _option(_WHAT_IF, "Never split the backward pass of a 1f1b plan.")
+    ] = False
+    look_ahead: Annotated[bool, _option(_WHAT_IF, "Weigh in what one more failure would do.")] = (
+        False
+    )
+    copies: Annotated[bool, _option(_WHAT_IF, "Consider redundant copies, too.")] = False
+    out: Annotated[Path | None, _option(_OUTPUT, "Write the chosen plan (.toml).")] = None
+    rows: Annotated[int, _option(_OUTPUT, "Candidates to print. [default: 8]")] = 8
+    json: Annotated[bool, _option(_OUTPUT, "Print everything for other programs instead.")] = False
+
+
 _DEFAULTS = (Shape(), Costs(), WhatIf(), Output())
+_ADVICE = (Cluster(), Advice())
 _FILE = Parameter(help="A plan file (TOML).")
 _JSON = Parameter(help="Print the result for other programs.", negative="", show_default=False)
 
@@ -185,3 +240,14 @@ def diff(
     from holdfast.cli.plan_files import diff_files
 
     diff_files(old, new, dead, as_json=json)
+
+
+@app.command
+def advise(*, cluster: Cluster = _ADVICE[0], advice: Advice = _ADVICE[1]) -> int:
+    """Choose a plan for a cluster with failures; print it, the others, and why.
+
+    holdfast plan advise --model llama-13b --devices 32 --profile h100 --dead n3 --slow n5.g2=0.5
+    """
+    from holdfast.cli.plan_advise import advise_plan
+
+    return advise_plan(cluster, advice)

@@ -74,58 +74,56 @@ def chain_time(
     depth, m = len(times), num_micro_batches
     split = kind == "zero-bubble"
     orders = [chain_order(kind, depth, rank, m) for rank in range(depth)]
-    costs = [(f, i if split else i + w, w) for f, i, w in times]
     # When the activation, the gradient of a micro-batch reaches a stage; -1: not yet.
-    arrived = [([0.0 if k == 0 else -1.0] * m, [0.0 if k == depth - 1 else -1.0] * m)
-               for k in range(depth)]  # fmt: skip
+    forwards = [[-1.0] * m for _ in range(depth)]
+    backwards = [[-1.0] * m for _ in range(depth)]
+    forwards[0], backwards[-1] = [0.0] * m, [0.0] * m
     at, free = [0] * depth, [0.0] * depth
-    sent_down, sent_up = [0.0] * depth, [0.0] * depth
+    # Per stage, until when the channels to the next and to the previous one are busy.
+    busy_down, busy_up = [0.0] * depth, [0.0] * depth
     last = [(0.0, 0.0)] * depth
     turns = list(range(depth - 1, -1, -1))
     while turns:
         k = turns.pop()
         order, position, now = orders[k], at[k], free[k]
-        forwards, backwards = arrived[k]
-        cost, final = costs[k], WEIGHT if split else BACKWARD
-        moved = False
+        above, below = forwards[k], backwards[k]
+        forward, backward, weight = times[k]
+        if not split:
+            backward += weight
+        begin = position
         while position < len(order):
             what, j = order[position]
-            begin = now
             if what == FORWARD:
-                arrival = forwards[j]
+                arrival = above[j]
+                if arrival < 0.0:
+                    break
+                now = (arrival if arrival > now else now) + forward
+                if k + 1 < depth:
+                    sent = now
+                    if down:
+                        latency, occupancy = down[k]
+                        sent = busy_down[k] = max(now, busy_down[k]) + occupancy
+                        sent += latency
+                    forwards[k + 1][j] = sent
             elif what == BACKWARD:
-                arrival = backwards[j]
+                arrival = below[j]
+                if arrival < 0.0:
+                    break
+                start = arrival if arrival > now else now
+                now = start + backward
+                if k:
+                    sent = now
+                    if up:
+                        latency, occupancy = up[k - 1]
+                        sent = busy_up[k] = max(now, busy_up[k]) + occupancy
+                        sent += latency
+                    backwards[k - 1][j] = sent
+                last[k] = (start, now)
             else:
-                arrival = 0.0
-            if arrival < 0.0:
-                break
-            if arrival > begin:
-                begin = arrival
-            now = begin + cost[what]
-            if what == FORWARD and k + 1 < depth:
-                arrived[k + 1][0][j] = _send(now, sent_down, k, down)
-            elif what == BACKWARD and k:
-                arrived[k - 1][1][j] = _send(now, sent_up, k, up, k - 1)
-            if what == final:
-                last[k] = (begin, now)
+                last[k] = (now, now + weight)
+                now += weight
             position += 1
-            moved = True
         at[k], free[k] = position, now
-        if moved:
+        if position > begin:
             turns += [n for n in (k - 1, k + 1) if 0 <= n < depth and at[n] < len(orders[n])]
     return ChainTime(max(free), tuple(last))
-
-
-def _send(
-    now: float,
-    channel_free: list[float],
-    k: int,
-    links: Sequence[tuple[float, float]],
-    number: int | None = None,
-) -> float:
-    """When a message that is ready now arrives; its channel is busy meanwhile."""
-    if not links:
-        return now
-    latency, occupancy = links[k if number is None else number]
-    channel_free[k] = max(now, channel_free[k]) + occupancy
-    return channel_free[k] + latency

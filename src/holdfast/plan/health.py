@@ -71,10 +71,17 @@ def _select(plan: Plan, known: Sequence[str], pattern: str) -> tuple[str, ...]:
     return (*plan.select(pattern), *outside)
 
 
-def after(plan: Plan, health: Health) -> Health:
-    """The health as seen from a new plan: live workers it does not use are spares."""
-    idle = [worker for worker in health.spares if worker not in plan.seats]
-    return msgspec.structs.replace(health, spares=tuple(w for w in idle if w not in health.gone))
+def seen_from(
+    plan: Plan, workers: Sequence[str], dead: Collection[str], slow: Mapping[str, float]
+) -> Health:
+    """The health of a whole cluster as seen from a plan: live workers it does not use are
+    spares.
+    """
+    return Health(
+        dead=tuple(worker for worker in workers if worker in dead),
+        slow=tuple((w, f) for w, f in slow.items() if w not in dead and f > 1),
+        spares=tuple(w for w in workers if w not in dead and w not in plan.seats),
+    )
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):

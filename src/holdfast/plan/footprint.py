@@ -1,0 +1,117 @@
+"""Bytes of any stage, before there is a plan: parameters, state and activations by range of units.
+
+The numbers are those of `memory.py`, which needs a timeline; here sums over units are prepared
+once per (tensor, shard) degree, so that a range costs two look-ups.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from holdfast.plan.plan import Plan
+from holdfast.plan.units import TensorSpec, Unit, box_size
+
+_Sums = list[list[int]]
+"""Per rank, the elements of the first i units."""
+
+
+class Footprint:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.limit = plan.limits.device_bytes
+        self.activations = list(accumulate((u.activation_bytes for u in plan.units), initial=0))
+        self.max_tensor = min(
+            (t.split.limit for u in plan.units for t in u.tensors if t.split is not None),
+            default=1 << 30,
+        )
+        """A stage may hold any unit, so the smallest limit counts."""
+        self.tied = _tied(plan.units)
+        self.sums: dict[tuple[int, int], _Sums] = {}
+        self.known: dict[tuple[int, int, int, int, int], bool] = {}
+
+    def held(self, first: int, stop: int, tensor: int, shard: int = 1) -> list[int]:
+        """Elements every rank holds of these units; a tied tensor counts once."""
+        sums = self._sums(tensor, shard)
+        held = [row[stop] - row[first] for row in sums]
+        for spec, units in self.tied:
+            inside = sum(first <= unit < stop for unit in units)
+            if inside > 1:
+                sizes = _elements(spec, tensor, shard)
+                held = [have - (inside - 1) * size for have, size in zip(held, sizes, strict=True)]
+        return held
+
+    def most_held(self, first: int, stop: int, tensor: int, shard: int = 1) -> int:
+        return max(self.held(first, stop, tensor, shard))
+
+    def _sums(self, tensor: int, shard: int) -> _Sums:
+        key = (tensor, shard)
+        if key not in self.sums:
+            known: dict[object, list[int]] = {}
+            rows: list[list[int]] = [[0] for _ in range(tensor * shard)]
+            for unit in self.plan.units:
+                shapes = tuple((spec.shape, spec.split) for spec in unit.tensors)
+                if shapes not in known:
+                    parts = [_elements(spec, tensor, shard) for spec in unit.tensors]
+                    known[shapes] = [sum(p[r] for p in parts) for r in range(tensor * shard)]
+                for row, size in zip(rows, known[shapes], strict=True):
+                    row.append(row[-1] + size)
+            self.sums[key] = rows
+        return self.sums[key]
+
+    def device_bytes(self, first: int, stop: int, tensor: int, shard: int, in_flight: int) -> int:
+        """What the fullest worker of a stage needs at the worst moment of a step."""
+        state = self.plan.state_bytes
+        held = self.held(first, stop, tensor, shard)
+        if shard == 1:
+            fixed = max(held) * (state.parameter + state.gradient + state.optimizer)
+        else:
+            whole = self.held(first, stop, tensor, 1)
+            gathered = [whole[rank % tensor] for rank in range(tensor * shard)]
+            fixed = max(
+                (own + full) * state.parameter + full * state.gradient + own * state.optimizer
+                for own, full in zip(held, gathered, strict=True)
+            )
+        return fixed + self.activation_bytes(first, stop, tensor, shard, in_flight)
+
+    def activation_bytes(
+        self, first: int, stop: int, tensor: int, shard: int, in_flight: int
+    ) -> int:
+        full = -(-(self.activations[stop] - self.activations[first]) // (tensor * shard))
+        if not self.plan.schedule.recompute:
+            return in_flight * full
+        boundary = self.plan.units[first - 1].boundary_bytes if first else 0
+        return in_flight * -(-boundary // shard) + full
+
+    def fits(self, first: int, stop: int, tensor: int, shard: int, in_flight: int) -> bool:
+        """Can the workers of a stage hold it? Asked often, so answers are kept."""
+        if tensor > self.max_tensor:
+            return False
+        if not self.limit:
+            return True
+        key = (first, stop, tensor, shard, in_flight)
+        if key not in self.known:
+            self.known[key] = self.device_bytes(*key) <= self.limit
+        return self.known[key]
+
+
+def _elements(spec: TensorSpec, tensor: int, shard: int) -> list[int]:
+    """Per rank, tensor ranks innermost as in a stage."""
+    return [
+        box_size(spec.box(rank % tensor, tensor, rank // tensor, shard))
+        for rank in range(tensor * shard)
+    ]
+
+
+def _tied(units: tuple[Unit, ...]) -> list[tuple[TensorSpec, tuple[int, ...]]]:
+    return list(_shared_tensors(units))
+
+
+def _shared_tensors(units: tuple[Unit, ...]) -> Iterator[tuple[TensorSpec, tuple[int, ...]]]:
+    where: dict[str, list[int]] = {}
+    specs: dict[str, TensorSpec] = {}
+    for number, unit in enumerate(units):
+        for spec in unit.tensors:
+            where.setdefault(spec.name, []).append(number)
+            specs[spec.name] = spec
+    for name, numbers in where.items():
+        if len(numbers) > 1:
+            yield specs[name], tuple(numbers)

@@ -1,0 +1,162 @@
+"""Exact minimax shares: micro-batches over pipelines, units over the stages of a pipeline.
+
+Both make the longest time as short as it can be. Micro-batches may go anywhere, so filling up to
+the level of the continuous optimum and dealing out the rest by a heap is exact. Units stay in
+order, so for a given bound it is best to give every stage, from the first, as many as it can
+take; the bound rises to the next value at which any stage could take one more. Only where a
+single unit is too much for a stage, which must not stay empty, all cuts are tried.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from math import inf
+
+Affine = tuple[float, float]
+"""(fixed, slope): the time of m micro-batches is fixed + slope * m."""
+
+Fits = Callable[[int, int, int], bool]
+"""(stage, first, stop): may this stage hold these units? If so, then fewer of them too."""
+
+
+def share_micro_batches(times: Sequence[Affine], total: int) -> list[int]:
+    """How many micro-batches every pipeline gets; ties go to the earlier one."""
+    level = _water_level(times, total)
+    counts = [max(0, int((level - fixed) / slope + 1e-9)) for fixed, slope in times]
+    counts = _trimmed(counts, total)
+    queue = [(fixed + slope * (counts[n] + 1), n) for n, (fixed, slope) in enumerate(times)]
+    heapify(queue)
+    for _ in range(total - sum(counts)):
+        _, n = heappop(queue)
+        counts[n] += 1
+        fixed, slope = times[n]
+        heappush(queue, (fixed + slope * (counts[n] + 1), n))
+    return counts
+
+
+def _water_level(times: Sequence[Affine], total: int) -> float:
+    """The common end if micro-batches could be divided; pipelines with a later start get none."""
+    used = sorted(times)
+    while True:
+        level = (total + sum(f / s for f, s in used)) / sum(1 / s for _, s in used)
+        if used[-1][0] <= level or len(used) == 1:
+            return level
+        used.pop()
+
+
+def _trimmed(counts: list[int], total: int) -> list[int]:
+    """Rounding may give one too many."""
+    while sum(counts) > total:
+        counts[counts.index(max(counts))] -= 1
+    return counts
+
+
+def split_units(
+    prefix: Sequence[float], paces: Sequence[float], fits: Fits
+) -> tuple[int, ...] | None:
+    """Bounds that make the slowest stage fastest; None where nothing fits.
+
+    `prefix[i]` is the work of the first i units, `paces[k]` the time stage k needs per work.
+    """
+    num_units = len(prefix) - 1
+    if len(paces) > num_units:
+        return None
+    bound = prefix[-1] / sum(1 / pace for pace in paces)
+    while True:
+        bounds, following = _fill(prefix, paces, fits, bound)
+        if bounds is not None:
+            return _level(prefix, paces, fits, bounds, bound)
+        if following is None:
+            return _by_table(prefix, paces, fits)
+        bound = following
+
+
+def _fill(
+    prefix: Sequence[float], paces: Sequence[float], fits: Fits, bound: float
+) -> tuple[list[int] | None, float | None]:
+    """Greedy bounds under a bound on the stage time; else the next bound worth trying."""
+    num_units, depth = len(prefix) - 1, len(paces)
+    bounds, first = [0], 0
+    following: float | None = None
+    for stage, pace in enumerate(paces):
+        most = num_units - (depth - stage - 1)
+        stop = bisect_right(prefix, prefix[first] + bound / pace * (1 + 1e-12)) - 1
+        stop = max(min(stop, most), first + 1)
+        while stop > first + 1 and not fits(stage, first, stop):
+            stop -= 1
+        least = (prefix[stop] - prefix[first]) * pace
+        if least > bound * (1 + 1e-9) or not fits(stage, first, stop):
+            return None, None  # one unit alone is too much here: a shorter front may avoid it
+        if stop < most and fits(stage, first, stop + 1):
+            needed = (prefix[stop + 1] - prefix[first]) * pace
+            following = needed if following is None else min(following, needed)
+        bounds.append(stop)
+        first = stop
+    return (bounds, None) if first == num_units else (None, following)
+
+
+def _by_table(
+    prefix: Sequence[float], paces: Sequence[float], fits: Fits
+) -> tuple[int, ...] | None:
+    """The same by dynamic programming over all cuts: for units too heavy for a greedy fill.
+
+    A stage's own time rises and its room shrinks as it starts earlier, so the search for its
+    first unit ends where one of them is too much.
+    """
+    num_units, depth = len(prefix) - 1, len(paces)
+    best = [0.0] + [inf] * num_units
+    cuts: list[list[int]] = []
+    for stage, pace in enumerate(paces):
+        row, cut = [inf] * (num_units + 1), [0] * (num_units + 1)
+        for stop in range(stage + 1, num_units - (depth - stage - 1) + 1):
+            for first in range(stop - 1, stage - 1, -1):
+                own = (prefix[stop] - prefix[first]) * pace
+                if own >= row[stop] or not fits(stage, first, stop):
+                    break
+                if best[first] < row[stop]:
+                    row[stop], cut[stop] = max(own, best[first]), first
+        best = row
+        cuts.append(cut)
+    if best[num_units] == inf:
+        return None
+    bounds = [num_units]
+    for cut in reversed(cuts):
+        bounds.append(cut[bounds[-1]])
+    return tuple(bounds[::-1])
+
+
+def _level(
+    prefix: Sequence[float],
+    paces: Sequence[float],
+    fits: Fits,
+    bounds: list[int],
+    bound: float,
+) -> tuple[int, ...]:
+    """Shift units to the back where the front is fuller than it needs to be: the greedy fill
+    leaves all the room to the last stage.
+    """
+
+    def time(stage: int, first: int, stop: int) -> float:
+        return (prefix[stop] - prefix[first]) * paces[stage]
+
+    for k in range(len(paces) - 1, 0, -1):
+        while bounds[k] - bounds[k - 1] > 1:
+            front = time(k - 1, bounds[k - 1], bounds[k])
+            back = time(k, bounds[k] - 1, bounds[k + 1])
+            if back >= front or back > bound * (1 + 1e-9):
+                break
+            if not fits(k, bounds[k] - 1, bounds[k + 1]):
+                break
+            bounds[k] -= 1
+    return tuple(bounds)
+
+
+def stage_loads(
+    prefix: Sequence[float], paces: Sequence[float], bounds: Sequence[int]
+) -> list[float]:
+    """The time of every stage."""
+    return [
+        (prefix[stop] - prefix[first]) * pace
+        for (first, stop), pace in zip(pairwise(bounds), paces, strict=True)
+    ]

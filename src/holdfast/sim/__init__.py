@@ -1,0 +1,1 @@
+"""Clusters of any size in virtual time: failures in, decisions and goodput out."""

@@ -1,0 +1,43 @@
+"""The fast timeline of one pipeline is the timeline."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.plan.chain_time import chain_in_flight, chain_order, chain_time
+from holdfast.plan.memory import peak_in_flight
+from holdfast.plan.profile import Link, Profile
+from holdfast.plan.timeline import evaluate
+from support.small_plans import chain_of
+
+KINDS = ["gpipe", "1f1b", "zero-bubble"]
+time = st.sampled_from([0.25, 0.5, 1.0, 1.7, 3.0])
+triples = st.lists(st.tuples(time, time, time), min_size=1, max_size=5)
+
+
+@settings(max_examples=150)
+@given(triples, st.integers(1, 9), st.sampled_from(KINDS), st.sampled_from([0.0, 0.3]))
+def test_it_agrees_with_the_timeline(times, num_micro_batches, kind, latency):
+    plan = chain_of(times, num_micro_batches, kind)
+    link = Link(latency, 64.0 if latency else 0.0)
+    timeline = evaluate(plan, Profile(between_nodes=link))
+    links = [(latency, 16 / 64.0)] * (len(times) - 1) if latency else ()
+    result = chain_time(kind, times, num_micro_batches, links, links)
+    assert result.end == pytest.approx(timeline.iteration_time, rel=1e-12)
+    for lane, (start, end) in enumerate(result.last):
+        last = [s for s in timeline.spans(lane) if s.kind in ("B", "W")][-1]
+        assert (start, end) == pytest.approx((last.start, last.end), rel=1e-12)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 6), st.integers(1, 9), st.sampled_from(KINDS))
+def test_as_many_are_in_flight_as_in_the_plan(depth, num_micro_batches, kind):
+    timeline = evaluate(chain_of([(1.0, 1.0, 1.0)] * depth, num_micro_batches, kind))
+    for rank in range(depth):
+        kept = chain_in_flight(kind, depth, rank, num_micro_batches)
+        assert kept == peak_in_flight(timeline, rank)
+
+
+def test_an_order_has_every_computation_once():
+    order = chain_order("zero-bubble", 4, 1, 5)
+    assert sorted(order) == [(kind, j) for kind in range(3) for j in range(5)]
