@@ -34,7 +34,7 @@ WARM_UP_STEPS = 2
 CONFIG = JobConfig(
     job=JobSection(steps=1, threads=1),
     model=ModelSection(dim=192, num_layers=6, num_heads=8, num_kv_heads=4, hidden=576, vocab=1024),
-    data=DataSection(seq_len=96, rows=2),
+    data=DataSection(seq_len=64, rows=2),
 )
 UNITS = model_units(CONFIG)
 
@@ -142,7 +142,7 @@ def main() -> None:
     args = parse_args(__doc__)
     with Template() as template, tempfile.TemporaryDirectory() as folder:
         template.wait_until_warm()
-        rows = compare(Bench(8 if args.quick else 24, template, Path(folder)))
+        rows = compare(Bench(5 if args.quick else 14, template, Path(folder)))
     band = sorted(abs(row["run to run %"]) for row in rows)[-2] / 100
     error, wrong, compared = judge(rows, max(band, 0.03))
     print_table("Predicted against measured step time", rows)
