@@ -8,15 +8,8 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.reduce import plan_exchanges
-from holdfast.plan.units import Box
+from support.boxes import elements
 from support.random_plans import make_units, plans
-
-
-def elements(box: Box) -> list[tuple[int, ...]]:
-    points: list[tuple[int, ...]] = [()]
-    for low, high in box:
-        points = [(*point, i) for point in points for i in range(low, high)]
-    return points
 
 
 @settings(max_examples=60)
