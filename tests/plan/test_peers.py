@@ -66,3 +66,11 @@ def test_the_planner_is_never_slower(dead):
         found = ask(name, view)
         if found is not None:
             assert mine.step_time <= found.step_time * 1.005, name
+
+
+def test_peers_do_not_share_our_short_cuts():
+    """Ours skips a detour round a team of four with one loss; ReCycle's rule takes it."""
+    view = view_of(small_plan(3, 2, 4), ["n0.g1"], schedules=KINDS)
+    found = ask("ReCycle-like", view)
+    assert found is not None
+    assert found.strategy == "reroute"

@@ -254,25 +254,30 @@ class CostModel:
 
     def reduced(self, held: Sequence[Held]) -> float:
         """When the last unit is reduced over all its holders; the rules of `tail.py`."""
-        if self.profile.reduce == Link():
+        link = self.profile.reduce
+        if link == Link():
             return 0.0
         on: list[list[int]] = [[] for _ in self.plan.units]
         for number, stage in enumerate(held):
             for unit in range(stage.first, stage.stop):
                 on[unit].append(number)
         ready: list[tuple[float, int, tuple[int, ...], float]] = []
-        for unit, numbers in enumerate(on):
+        rings: dict[tuple[tuple[int, ...], int], float] = {}
+        for unit, holders in enumerate(on):
             if unit in self.involved:
-                numbers = sorted({n for other in self.involved[unit] for n in on[other]})
-            holders = sum(held[n].count for n in numbers)
-            if holders > 1:
-                time = max(self._ready(held[n], unit) for n in numbers)
-                num_bytes = self.bucket_bytes[unit] / min(held[n].seats for n in numbers)
-                duration = ring(num_bytes, holders, self.profile.reduce)
-                ready.append((time, -unit, tuple(numbers), duration))
+                holders = sorted({n for other in self.involved[unit] for n in on[other]})
+            numbers, size = tuple(holders), self.bucket_bytes[unit]
+            if (numbers, size) not in rings:
+                count = sum(held[n].count for n in numbers)
+                seats = min(held[n].seats for n in numbers)
+                alone = count < 2
+                rings[numbers, size] = 0.0 if alone else ring(size / seats, count, link)
+            if len(numbers) > 1 or held[numbers[0]].count > 1:
+                time = max([self._ready(held[n], unit) for n in numbers])
+                ready.append((time, -unit, numbers, rings[numbers, size]))
         free = [0.0] * len(held)
         for time, _, involved, duration in sorted(ready):
-            end = max(time, *(free[n] for n in involved)) + duration
+            end = max([time, *[free[n] for n in involved]]) + duration
             for n in involved:
                 free[n] = end
         return max(free, default=0.0)

@@ -28,7 +28,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.polish import passes_of, polished
 from holdfast.plan.profile import Profile
 from holdfast.plan.score import Change, ChangeCosts, estimate_change, estimate_restart, score_of
-from holdfast.plan.strategies.arrange import arrange
+from holdfast.plan.strategies.arrange import arrange, merge
 from holdfast.plan.strategies.keep import carry_on, move_micro_batches, move_units
 from holdfast.plan.strategies.redundant import add_copies
 from holdfast.plan.strategies.regular import regular
@@ -45,10 +45,14 @@ LIVE: tuple[Strategy, ...] = (
     move_units,
     mend,
     arrange,
+    merge,
     regular,
     reroute,
     migrate,
 )
+
+LAYOUTS = (arrange, merge, regular)
+"""They try many lengths, of which some never fit: that alone does not mean tight memory."""
 
 WORTH_POLISHING = 0.98
 """Candidates nearly as good as the best get their shares and bounds improved by single steps."""
@@ -61,6 +65,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """May the schedule change from 1f1b to zero-bubble, which splits the backward pass?"""
     copies: bool = False
     """Also consider redundant copies."""
+    thorough: bool = False
+    """Take none of the short cuts that keep a decision quick."""
     improve: bool = False
     """Look for a better layout also where nothing is wrong."""
     min_copies: int = 2
@@ -109,6 +115,7 @@ class _Search:
         self.cost = CostModel(self.plan, situation.profile)
         self.view = View(self.plan, self.health, self.cost, schedules_for(self.plan, options))
         self.view.improve = options.improve
+        self.view.thorough = options.thorough
         num_devices = len(self.plan.workers) + len(self.health.spares)
         self.rate = situation.rates.change(num_devices)
         self.view.wanted = min(options.min_copies, num_copies(self.plan))
@@ -139,7 +146,7 @@ class _Search:
             possible = [
                 p for p in found if p.sketch is not None and not self.cost.refusal(p.sketch)
             ]
-            if self.cost.was_tight and (strategy not in (arrange, regular) or not possible):
+            if self.cost.was_tight and (strategy not in LAYOUTS or not possible):
                 tight.append(strategy)
         self.view.schedules = tuple(others)
         for strategy in tight if others else ():

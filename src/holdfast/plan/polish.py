@@ -24,7 +24,7 @@ def polished(view: View, sketch: Sketch) -> Sketch | None:
     """A better sketch of the same teams, or None."""
     before = view.cost.step_time(sketch)
     best = tuned(view, sketch)
-    time = view.cost.step_time(best)
+    time = before if best == sketch else view.cost.step_time(best)
     if time > before or view.cost.refusal(best):
         best, time = sketch, before
     for _ in range(min(ROUNDS, MAX_PASSES // passes_of(sketch))):
@@ -33,9 +33,10 @@ def polished(view: View, sketch: Sketch) -> Sketch | None:
             break
         shared = tuned(view, view.shared(better.pipes, sketch.kind))
         found = min((better, shared), key=view.cost.step_time)
-        if view.cost.refusal(found) or view.cost.step_time(found) >= time * (1 - 1e-9):
+        now = view.cost.step_time(found)
+        if now >= time * (1 - 1e-9) or view.cost.refusal(found):
             break
-        best, time = found, view.cost.step_time(found)
+        best, time = found, now
     return best if time < before * (1 - 1e-9) else None
 
 

@@ -43,6 +43,8 @@ class View:
         """Look for a better layout also where nothing is wrong."""
         self.wanted = 1
         """Live copies of everything that a plan should keep."""
+        self.thorough = False
+        """Take none of the short cuts that keep a decision quick."""
         self.powers = False
         """Only teams of 1, 2, 4, 8 workers along the tensor axis."""
 

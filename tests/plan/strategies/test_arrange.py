@@ -1,6 +1,6 @@
 """Teams in pipelines of any lengths."""
 
-from holdfast.plan.strategies.arrange import arrange, deal, ways_to_cut
+from holdfast.plan.strategies.arrange import arrange, deal, merge, ways_to_cut
 from support.planning import small_plan, view_of
 
 
@@ -51,3 +51,9 @@ def test_enough_copies_are_kept_if_asked():
 def test_dealing_stops_where_nothing_fits():
     view = view_of(small_plan(1, 2, 1, limit=1000))
     assert deal(view, view.roster.pipes[0].teams, [2], "1f1b", iter([0])) is None
+
+
+def test_hit_pipelines_are_merged():
+    view = view_of(small_plan(4, 3, 1), ["n0.g0", "n0.g3"])
+    lengths = [sorted(p.depth for p in m.sketch.pipes) for m in merge(view)]
+    assert lengths == [[2, 2, 3, 3], [1, 1, 2, 3, 3]]

@@ -53,6 +53,12 @@ def test_a_stage_lost_everywhere_is_refused():
     assert proposal.refusal == "no replica is whole"
 
 
+def test_a_wide_team_with_one_loss_is_not_worth_a_detour():
+    view = view_of(small_plan(3, 2, 4), ["n0.g1"])
+    (proposal,) = reroute(view)
+    assert "migrate gives more" in proposal.refusal
+
+
 def test_crossing_routes_can_cross_again():
     plan, _ = without_workers(small_plan(3, 2, 1), ["n0.g0"])
     view = view_of(plan, ["n0.g3"])

@@ -15,15 +15,15 @@ import msgspec
 
 from holdfast.plan.pipes import Pipe, Team
 from holdfast.plan.sharing import share_micro_batches, stage_loads
-from holdfast.plan.strategies.pools import CUTS, FEW, make_pool
+from holdfast.plan.strategies.pools import CUTS, FEW, make_pool, no_team
 from holdfast.plan.view import Proposal, View
 
 MAX_ALL_WAYS = FEW
 """Up to this many teams, pipelines of all lengths are looked at."""
 NUM_REFINED = 24
 MAX_DEALT, MAX_DEALT_FEW = 24, 240
-MIN_COSTED, MAX_COSTED = 3, 24
-MAX_PASSES = 1500
+MIN_COSTED, MAX_COSTED = 2, 24
+MAX_PASSES = 1100
 """Micro-batches times stages played through, over all costed ways."""
 FAR = 1.08
 """Ways whose estimate is this much worse than the best are not costed."""
@@ -57,7 +57,7 @@ def arrange(view: View) -> Iterator[Proposal]:
     dealt: list[tuple[float, int, Way, list[Pipe]]] = []
     for way in ways[:NUM_REFINED]:
         few = len(way.teams) <= MAX_ALL_WAYS
-        if len(dealt) >= (MAX_DEALT_FEW if few else MAX_DEALT):
+        if len(dealt) >= (MAX_DEALT_FEW if few or view.thorough else MAX_DEALT):
             break
         for order in _orders(view, way.teams):
             replicas = _free_replicas(view, way.kept)
@@ -70,9 +70,26 @@ def arrange(view: View) -> Iterator[Proposal]:
     for number, (estimate, _, way, whole) in enumerate(dealt[:MAX_COSTED]):
         shapes = {pipe.bounds: pipe.depth for pipe in whole}
         passes += view.total // len(whole) * sum(shapes.values())
-        if estimate > dealt[0][0] * FAR or (passes > MAX_PASSES and number >= MIN_COSTED):
+        enough = passes > MAX_PASSES and number >= MIN_COSTED and not view.thorough
+        if estimate > dealt[0][0] * FAR or enough:
             return
         yield Proposal("arrange", way.words, view.shared(whole, way.kind))
+
+
+def merge(view: View) -> Iterator[Proposal]:
+    """The whole teams of all hit pipelines, as many pipelines as before or one more."""
+    if len(view.broken) < 2:
+        return
+    pool = make_pool(view, view.touched, no_team)
+    kept = [pipe for n, pipe in enumerate(view.roster.pipes) if n not in view.touched]
+    for kind in view.schedules:
+        for count in (len(view.touched), len(view.touched) + 1):
+            short, longer = divmod(len(pool), count)
+            lengths = [short + 1] * longer + [short] * (count - longer)
+            pipes = deal(view, pool, lengths, kind, _free_replicas(view, kept)) if short else None
+            if pipes is not None and len(pipes) + len(kept) <= view.total:
+                words = f"{len(pool)} whole teams as pipelines of {_runs(lengths)} stages"
+                yield Proposal("merge", words, view.shared([*kept, *pipes], kind))
 
 
 def _refined(view: View, pipes: Sequence[Pipe], kind: str) -> float:

@@ -89,7 +89,7 @@ def useful(view: View, teams: Sequence[Team]) -> list[Team]:
     """Without teams for which a single unit is more than a stage of an ordinary pipeline. With
     few teams, where all ways are looked at anyway, none is left out.
     """
-    if len(teams) <= FEW:
+    if len(teams) <= FEW or view.thorough:
         return list(teams)
     usual = max((view.rate(team) for team in teams), default=0.0)
     home = max((pipe.depth for pipe in view.roster.pipes), default=1)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast.plan.pipes import Pipe, Team
-from holdfast.plan.strategies.pools import two_teams
+from holdfast.plan.strategies.pools import two_teams, useful
 from holdfast.plan.view import Proposal, View
 
 Mend = Callable[[View, Pipe, str, list[str]], Pipe | None]
@@ -49,6 +49,7 @@ def split_off(view: View, pipe: Pipe, kind: str, _: list[str]) -> Pipe | None:
         used = smaller.workers if smaller else ()
         rest = view.best_team([w for w in view.live(team) if w not in used])
         teams += [rest] if rest else []
+    teams = useful(view, teams)
     if len(teams) <= len(_shrunk(view, pipe)):
         return None
     return view.resplit(msgspec.structs.replace(pipe, teams=tuple(teams)), kind)
@@ -60,6 +61,7 @@ def cut_in_two(view: View, pipe: Pipe, kind: str, _: list[str]) -> Pipe | None:
     for team in pipe.teams:
         hit = view.is_dead(team) or team.slow > 1
         teams += two_teams(view, view.live(team), team) if hit else [team]
+    teams = useful(view, teams)
     return view.resplit(msgspec.structs.replace(pipe, teams=tuple(teams)), kind)
 
 

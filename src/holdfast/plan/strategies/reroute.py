@@ -26,6 +26,7 @@ HELPERS = 3
 """Replicas that help each one that is hit."""
 MAX_JOINED = 8
 """Replicas scheduled as one."""
+MOST = 0.75
 MAX_PASSES = 2500
 """Micro-batches times stages scheduled as one, as far as one helper each allows."""
 
@@ -37,6 +38,10 @@ def reroute(view: View) -> Iterator[Proposal]:
     reason = "routes pass other replicas where a stage is lost; no state moves"
     if view.roster.loose:
         yield from _reroute_all(view, reason)
+        return
+    if not view.thorough and _keep_most(view):
+        why = "every hit team keeps most of its workers: migrate gives more"
+        yield Proposal("reroute", reason, refusal=why)
         return
     joined, rest = _joined(view, view.broken)
     if not joined or len(joined) > MAX_JOINED:
@@ -51,6 +56,12 @@ def reroute(view: View) -> Iterator[Proposal]:
     share = min(left) / (min(left) + len(rest)) if rest else 1.0
     for kind in view.schedules[-1:]:
         yield from _rerouted(view, joined, rest, share, kind, min(left), reason)
+
+
+def _keep_most(view: View) -> bool:
+    """A route around a stage wastes all its workers; not worth a schedule for one in four."""
+    hit = [team for n in view.broken for team in view.roster.pipes[n].teams if view.is_dead(team)]
+    return all(len(view.live(team)) >= MOST * len(team.workers) for team in hit)
 
 
 def _depths(pipes: Sequence[Pipe]) -> range:
