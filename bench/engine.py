@@ -110,7 +110,7 @@ class Ours:
         )
 
     def __call__(self, step: int) -> float:
-        self.trainer._run_step(step)
+        self.trainer.run_step(step)
         return self.reporter.loss
 
 

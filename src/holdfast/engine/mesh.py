@@ -18,7 +18,6 @@ class Mesh:
     def __init__(self, plan: Plan, epoch: int, groups: dict[Key, LiveGroup], num_kept: int) -> None:
         self.plan, self.epoch, self.groups = plan, epoch, groups
         self.num_kept = num_kept
-        self.alone = LiveGroup("alone", (), 0, None, "gloo")
 
     def tensor_group(self, stage: Stage, position: int) -> LiveGroup | None:
         return self.groups.get(("tensor", stage.peers("tensor", position)))

@@ -92,7 +92,7 @@ def _inherit(old: dict[str, Slice], new: dict[str, Slice]) -> dict[str, Slice]:
     for name, fresh in new.items():
         before = old.get(name)
         if before is not None and before.box == fresh.box:
-            # New gradients: the old ones are views of the old buckets.
+            # The values stay where they are; the gradient of the old plan is left behind.
             parameter = nn.Parameter(before.parameter.detach())
             result[name] = Slice(name, fresh.box, parameter, before.exp_avg, before.exp_avg_sq)
             continue
@@ -111,14 +111,13 @@ def _start(
     story = f"{move.tensor} {format_box(move.box)} from {move.source} to {move.target}"
     example = (old if worker == move.source else new)[move.tensor].parameter
     for box in cut(move.box, CHUNK_BYTES // (len(KINDS) * example.element_size())):
-        shape = (len(KINDS), box_size(box))
         if worker == move.source:
             payload = torch.cat([old[move.tensor].part(kind, box).reshape(-1) for kind in KINDS])
             checksum = torch.tensor([digest(payload)])
             pendings = [group.send(t, move.target) for t in (payload, checksum)]
             yield _Chunk(pendings, payload, checksum, None, story)
         else:
-            payload = example.new_empty(shape[0] * shape[1]).detach()
+            payload = example.new_empty(len(KINDS) * box_size(box)).detach()
             checksum = torch.zeros(1, dtype=torch.int64)
             pendings = [group.receive(t, move.source) for t in (payload, checksum)]
             arrive = _placer(new[move.tensor], box)

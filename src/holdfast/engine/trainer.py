@@ -301,13 +301,14 @@ class Trainer:
                     return step
                 step = change
                 continue
-            outcome = self._run_step(step)
+            outcome = self.run_step(step)
             step += 1
             if outcome.stop:
                 return step
         return step
 
-    def _run_step(self, step: int) -> Outcome:
+    def run_step(self, step: int) -> Outcome:
+        """One step under the current plan, reported."""
         start = time.perf_counter()
         assert self._epoch.interpreter is not None
         outcome = self._epoch.interpreter.run_step(step, stop=self._reporter.stop_requested())
