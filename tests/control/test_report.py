@@ -1,8 +1,6 @@
-from holdfast.control.report import Report, StepProgress
+from holdfast.control.report import Member
 
 
-def test_a_step_that_was_not_begun_has_no_progress() -> None:
-    begun = StepProgress(4, {(0, 0): (1, 2)}, ((1, 0),))
-    report = Report("n0.g0", 0, 1, 1, 0, {0: 3}, (begun,))
-    assert report.progress(4) is begun
-    assert report.progress(5) == StepProgress(5)
+def test_a_member_is_named_with_its_incarnation() -> None:
+    assert str(Member("n1.g0", 3)) == "n1.g0#3"
+    assert Member("n1.g0", 2) < Member("n1.g0", 3)

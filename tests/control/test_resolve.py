@@ -1,9 +1,9 @@
 """A step is broken off at a random moment, some workers die, and the survivors are resolved.
 
 `OneStep` plays one step of a random plan as the protocol has it: micro-batches are added unit by
-unit, exchanges end on every member by itself, then holders confirm, then all take part in the norm,
-then each applies. The result of `resolve` is carried out on symbols: every slot must end with every
-micro-batch exactly once, everybody at the same version, with the same update.
+unit, exchanges end on every member by itself, then all take part in the agreement, then each
+applies. What `resolve` says is carried out on symbols: every part of every slot must end with every
+micro-batch exactly once, and everybody at the same version.
 """
 
 import random
@@ -13,35 +13,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.control.report import Outcome, Report, Slot, StepProgress
-from holdfast.control.resolve import Resolution, StateLost, resolve, unit_held
-from holdfast.errors import InternalError
+from holdfast.control.report import LOSS_PART, Member, Outcome, Part, Report, Slot
+from holdfast.control.resolve import Mode, Resolution, StateLost, resolve, slot_adders
+from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Plan
 from holdfast.plan.reduce import plan_exchanges
+from holdfast.plan.survive import without_workers
 from support.random_plans import make_units, plans
 
 STEP = 7
+OUTCOME = Outcome(STEP, 1, 3.0, 100, 2.5, 1.0, True)
+NONE = (-1, -1)
 
 
 class OneStep:
-    """Every worker starts at version STEP - 1 and works on step STEP."""
+    """Every worker starts at version STEP and works on step STEP."""
 
-    def __init__(self, plan: Plan, *, confirm: bool = True) -> None:
-        self.plan, self.confirm = plan, confirm
-        self.exchanges = {
-            (unit, number): exchange
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.members: dict[Slot, tuple[str, ...]] = {
+            (unit, number): exchange.members
             for unit, exchanges in enumerate(plan_exchanges(plan))
             for number, exchange in enumerate(exchanges)
         }
-        self.members = {slot: exchange.members for slot, exchange in self.exchanges.items()}
+        self.adders = slot_adders(plan)
         self.slots = {w: [s for s, m in self.members.items() if w in m] for w in plan.workers}
         self.todo = {w: self._work(w) for w in plan.workers}
-        self.sums: dict[str, dict[Slot, tuple[int, ...]]] = {w: {} for w in plan.workers}
+        self.sums: dict[str, dict[Part, tuple[int, ...]]] = {w: {} for w in plan.workers}
         self.entered: dict[Slot, set[str]] = {slot: set() for slot in self.members}
         self.results: dict[str, set[Slot]] = {w: set() for w in plan.workers}
-        self.confirmed: set[str] = set()
-        self.norm: set[str] = set()
+        self.agreeing: set[str] = set()
         self.applied: set[str] = set()
 
     def _work(self, worker: str) -> list[tuple[int, int]]:
@@ -54,11 +56,10 @@ class OneStep:
         return pairs
 
     def events(self) -> list[tuple[str, str, Slot]]:
-        none = (-1, -1)
         found: list[tuple[str, str, Slot]] = []
         for worker in self.plan.workers:
             if self.todo[worker]:
-                found.append(("add", worker, none))
+                found.append(("add", worker, NONE))
                 continue
             open_slots = [s for s in self.slots[worker] if s not in self.results[worker]]
             for slot in open_slots:
@@ -68,59 +69,57 @@ class OneStep:
                     found.append(("finish", worker, slot))
             if open_slots or worker in self.applied:
                 continue
-            if worker not in self.confirmed:
-                found.append(("confirm", worker, none))
-            elif worker not in self.norm:
-                if not self.confirm or self._holders_confirmed(worker):
-                    found.append(("norm", worker, none))
-            elif len(self.norm) == len(self.plan.workers):
-                found.append(("apply", worker, none))
+            if worker not in self.agreeing:
+                found.append(("agree", worker, NONE))
+            elif len(self.agreeing) == len(self.plan.workers):
+                found.append(("apply", worker, NONE))
         return found
-
-    def _holders_confirmed(self, worker: str) -> bool:
-        return all(m in self.confirmed for s in self.slots[worker] for m in self.members[s])
 
     def do(self, event: tuple[str, str, Slot]) -> None:
         kind, worker, slot = event
         if kind == "add":
-            number, unit = self.todo[worker].pop(0)
-            for mine in self.slots[worker]:
-                if mine[0] == unit and self._adds(worker, mine):
-                    sums = self.sums[worker]
-                    sums[mine] = tuple(sorted((*sums.get(mine, ()), number)))
+            self._add(worker, *self.todo[worker].pop(0))
         elif kind == "enter":
             self.entered[slot].add(worker)
         elif kind == "finish":
             self.results[worker].add(slot)
-            self.sums[worker].pop(slot, None)
-        elif kind == "apply":
-            self.applied.add(worker)
+            for adder in self.adders[slot]:
+                self.sums[worker].pop((*slot, adder), None)
         else:
-            {"confirm": self.confirmed, "norm": self.norm}[kind].add(worker)
+            {"agree": self.agreeing, "apply": self.applied}[kind].add(worker)
 
-    def _adds(self, worker: str, slot: Slot) -> bool:
-        """Tied and shared pieces are added by one per stage: counted once, by the first seat."""
-        exchange = self.exchanges[slot]
-        if any(worker in piece.silent for piece in exchange.pieces):
-            return False
-        own = [stage for stage, _ in self.plan.seats[worker] if stage.first <= slot[0] < stage.stop]
-        first = next(w for w in own[0].workers if w in exchange.members) if own else ""
-        return worker == first
+    def _add(self, worker: str, number: int, unit: int) -> None:
+        parts = [(*s, unit) for s in self.slots[worker] if unit in self.adders[s]]
+        last = unit == len(self.plan.units) - 1
+        if last and self._position(worker, unit) == 0:
+            parts.append(LOSS_PART)
+        for part in parts:
+            sums = self.sums[worker]
+            sums[part] = tuple(sorted((*sums.get(part, ()), number)))
+
+    def _position(self, worker: str, unit: int) -> int:
+        seats = self.plan.seats[worker]
+        return next(at for stage, at in seats if stage.first <= unit < stage.stop)
 
     def report(self, worker: str) -> Report:
         done = worker in self.applied
-        version = STEP if done else STEP - 1
-        units = [u for stage, _ in self.plan.seats[worker] for u in range(stage.first, stage.stop)]
-        progress = StepProgress(STEP, dict(self.sums[worker]), tuple(sorted(self.results[worker])))
-        outcomes = (Outcome(STEP, 1, 2.5, True),) if done else ()
-        return Report(worker, 0, 1, 1, 0, dict.fromkeys(units, version), (progress,), outcomes)
+        return Report(
+            member=Member(worker, 0),
+            round=2,
+            epoch=1,
+            version=STEP + done,
+            base=1,
+            sums={} if done else dict(self.sums[worker]),
+            results=() if done else tuple(sorted(self.results[worker])),
+            outcome=OUTCOME if done else None,
+        )
 
 
 def play(world: OneStep, share: float, seed: int) -> None:
     """`share` of the step, in an order drawn from the seed."""
     source = random.Random(seed)
     seats = sum(len(members) for members in world.members.values())
-    total = sum(map(len, world.todo.values())) + 2 * seats + 3 * len(world.plan.workers)
+    total = sum(map(len, world.todo.values())) + 2 * seats + 2 * len(world.plan.workers)
     for _ in range(int(share * total)):
         events = world.events()
         if not events:
@@ -129,112 +128,183 @@ def play(world: OneStep, share: float, seed: int) -> None:
 
 
 @st.composite
-def broken_steps(draw: st.DrawFn) -> tuple[OneStep, list[Report], set[str]]:
+def broken_steps(draw: st.DrawFn) -> tuple[OneStep, list[Report], Plan | None]:
+    """The world, what survivors report, and the plan that is left, if any."""
     world = OneStep(draw(plans))
     share = draw(st.one_of(st.floats(0, 1), st.floats(0.8, 1)))
     play(world, share, draw(st.integers(0, 2**32)))
     dead = draw(st.sets(st.sampled_from(world.plan.workers), max_size=2))
     reports = [world.report(w) for w in world.plan.workers if w not in dead]
-    return world, reports, dead
+    try:
+        return world, reports, without_workers(world.plan, dead)[0]
+    except HoldfastError:
+        return world, reports, None
 
 
-@settings(max_examples=150)
-@given(broken_steps())
-def test_every_slot_gets_every_micro_batch_exactly_once(
-    case: tuple[OneStep, list[Report], set[str]],
+@settings(max_examples=200)
+@given(broken_steps(), st.sampled_from(["exact", "fast"]))
+def test_every_part_gets_every_micro_batch_exactly_once(
+    case: tuple[OneStep, list[Report], Plan | None], mode: Mode
 ) -> None:
-    world, reports, dead = case
-    if not reports:
+    world, reports, plan = case
+    if plan is None or not plan.stages or not reports:
         return
-    found = resolve(world.plan, reports)
-    orphans = [slot for slot, members in world.members.items() if dead.issuperset(members)]
-    if orphans:
-        assert isinstance(found, StateLost)
-        assert set(found.slots) == set(orphans)
-        return
+    found = resolve(world.plan, plan, reports, base_epoch=1, mode=mode)
     assert isinstance(found, Resolution)
-    full = tuple(range(world.plan.num_micro_batches))
-    completion = found.completion
-    if found.version == STEP:
-        check_roll_forward(world, reports, found)
-        assert completion.recompute == dict.fromkeys(world.members, full)
+    if any(report.member.name in world.applied for report in reports):
+        assert found.version == STEP + 1
+        check_roll_forward(world, plan, reports, found)
         return
-    assert not any(found.fixes.values())
-    for slot in world.members:
-        if slot in completion.take:
-            assert slot in world.results[completion.take[slot]]
-            assert completion.take[slot] not in dead
+    assert found.version == STEP
+    assert found.outcome is None
+    check_completion(world, plan, found, mode)
+
+
+def check_roll_forward(
+    world: OneStep, plan: Plan, reports: list[Report], found: Resolution
+) -> None:
+    """Somebody applied: everybody with a role ends at that version, and the next step is open."""
+    names = [r.member.name for r in reports if r.member.name in plan.seats]
+    behind = [name for name in names if name not in world.applied]
+    assert sorted(found.behind) == sorted(behind)
+    assert found.micro_batches == tuple(range(world.plan.num_micro_batches))
+    for name in names:
+        share = found.share(name)
+        assert share.outcome == (OUTCOME if name in behind else None)
+        assert share.keep == share.give == share.done == ()
+
+
+def check_completion(world: OneStep, plan: Plan, found: Resolution, mode: Mode) -> None:
+    """What is kept and what is computed again: each micro-batch once per part and stage."""
+    full = set(range(world.plan.num_micro_batches))
+    any_result = bool(found.give or found.done)
+    heard: dict[Part, set[int]] = {}
+    shares = {worker: found.share(worker) for worker in plan.seats}
+    for slot, members in world.members.items():
+        alive = [worker for worker in members if worker in plan.seats]
+        able = [worker for worker in alive if slot in world.results[worker]]
+        givers = [w for w in alive if slot in shares[w].give]
+        if able:
+            done = [w for w in alive if slot in shares[w].done]
+            assert len(givers) == (0 if len(able) == len(alive) else 1)
+            assert done == (alive if len(able) == len(alive) else [])
+            assert not any(slot in shares[w].keep for w in alive)
             continue
-        kept = [n for numbers in completion.keep[slot].values() for n in numbers]
-        assert sorted((*kept, *completion.recompute[slot])) == list(full)
-        assert dead.isdisjoint(completion.keep[slot])
+        for adder in world.adders[slot]:
+            part = (*slot, adder)
+            heard[part] = set()
+            for stage in plan.stages:
+                inside = [w for w in stage.workers if w in alive]
+                if not stage.first <= adder < stage.stop or not inside:
+                    continue
+                kept = {
+                    world.sums[w].get(part, ()) if slot in shares[w].keep else () for w in inside
+                }
+                assert len(kept) == 1, "all workers of a stage count the same"
+                numbers = set(kept.pop())
+                assert heard[part].isdisjoint(numbers)
+                heard[part] |= numbers
+            again = {shares[w].recompute.get(part, ()) for w in alive}
+            assert len(again) == 1
+            numbers = set(again.pop())
+            assert heard[part].isdisjoint(numbers)
+            heard[part] |= numbers
+    said = [number for share in shares.values() for number in share.speak]
+    assert len(said) == len(set(said))
+    heard[LOSS_PART] = {*said, *found.recompute.get(LOSS_PART, ())}
+    sizes = {frozenset(numbers) for numbers in heard.values()}
+    assert len(sizes) <= 1, "all parts hold the same micro-batches"
+    if mode == "exact" or any_result:
+        assert all(numbers == full for numbers in heard.values())
+        assert found.rate_factor == 1.0
 
 
-def check_roll_forward(world: OneStep, reports: list[Report], found: Resolution) -> None:
-    """Somebody applied: everybody alive ends at that version, by one of three ways."""
-    assert found.outcome == Outcome(STEP, 1, 2.5, True)
-    alive = {report.worker for report in reports}
-    for report in reports:
-        fixes = found.fixes.get(report.worker, ())
-        if report.worker in world.applied:
-            assert fixes == ()
-            continue
-        assert {fix.slot for fix in fixes} == set(world.slots[report.worker])
-        for fix in fixes:
-            if fix.kind == "apply":
-                assert fix.slot in world.results[report.worker]
-            else:
-                assert fix.source in alive
-                assert fix.source in world.members[fix.slot]
-
-
-def test_without_confirmation_a_roll_forward_can_be_impossible() -> None:
-    """The counterexample that the confirmation is for: one applied, one never saw its bucket."""
+def test_agreeing_before_the_buckets_are_complete_makes_roll_forward_impossible() -> None:
+    """The counterexample that the order is for: one applied, one never saw its bucket."""
     plan = regular_plan(make_units(2), replicas=2, stages=2, micro_batches=2)
-    world = OneStep(plan, confirm=False)
-    b1 = "n0.g3"
-    while True:
-        events = [e for e in world.events() if not (e[0] == "finish" and e[1] == b1)]
-        ready = [e for e in events if e[0] not in ("norm", "apply")]
-        if not ready:
-            break
-        world.do(ready[0])
-    world.norm = set(plan.workers)  # nobody waited for b1
+    world = OneStep(plan)
+    play(world, 0.5, 1)
     world.applied.add("n0.g0")
     dead = {"n0.g1"}
     reports = [world.report(w) for w in plan.workers if w not in dead]
-    with pytest.raises(InternalError, match="not confirmed before the norm"):
-        resolve(plan, reports)
+    with pytest.raises(InternalError, match="agreed before they were complete"):
+        resolve(plan, without_workers(plan, dead)[0], reports, base_epoch=1)
 
 
 def test_a_double_count_is_never_let_through() -> None:
     plan = regular_plan(make_units(1), replicas=2, micro_batches=2)
     world = OneStep(plan)
-    reports = [world.report(worker) for worker in plan.workers]
-    slot = next(iter(world.members))
+    part = (0, 0, 0)
     doubled = [
-        msgspec.structs.replace(report, steps=(StepProgress(STEP, {slot: (0,)}),))
-        for report in reports
+        msgspec.structs.replace(world.report(worker), sums={part: (0,)}) for worker in plan.workers
     ]
-    with pytest.raises(InternalError, match="counts a micro-batch twice"):
-        resolve(plan, doubled)
+    with pytest.raises(InternalError, match="both have micro-batch 0"):
+        resolve(plan, plan, doubled, base_epoch=1)
 
 
 def test_the_reason_is_in_words() -> None:
     plan = regular_plan(make_units(2), replicas=2, micro_batches=4)
     world = OneStep(plan)
-    world.do(("add", "n0.g0", (-1, -1)))
-    found = resolve(plan, [world.report("n0.g0")])
+    world.do(("add", "n0.g0", NONE))
+    left, _ = without_workers(plan, ["n0.g1"])
+    found = resolve(plan, left, [world.report("n0.g0")], base_epoch=1)
     assert isinstance(found, Resolution)
     assert found.reason == (
-        "all come to version 6, step 7: 0 slots are reduced already, 4 micro-batches run again"
+        "all are at version 7, step 7: 0 of 2 slots are reduced already, 4 micro-batches run again"
     )
-    assert found.completion.recompute[1, 0] == (1, 2, 3)
-    assert found.completion.recompute[0, 0] == (0, 1, 2, 3)
+    share = found.share("n0.g0")
+    assert share.recompute == {(1, 0, 1): (1, 2, 3), (0, 0, 0): (0, 1, 2, 3), LOSS_PART: (1, 2, 3)}
+    assert share.keep == ((1, 0),)
+    assert share.speak == (0,)
 
 
-def test_a_tied_slot_is_held_with_either_unit() -> None:
+def test_lost_micro_batches_are_left_out_where_that_is_wanted() -> None:
+    plan = regular_plan(make_units(2), replicas=2, micro_batches=4)
+    world = OneStep(plan)
+    left, _ = without_workers(plan, ["n0.g1"])
+    found = resolve(plan, left, [world.report("n0.g0")], base_epoch=1, mode="fast")
+    assert isinstance(found, Resolution)
+    assert found.micro_batches == (0, 2) or len(found.micro_batches) == 2
+    assert found.rate_factor == pytest.approx(0.5**0.5)
+
+
+def test_a_loss_that_died_with_its_worker_is_computed_again() -> None:
+    """Every gradient is reduced, but nobody alive knows the losses of the lost worker."""
+    plan = regular_plan(make_units(1), replicas=2, micro_batches=2)
+    world = OneStep(plan)
+    while events := [e for e in world.events() if e[0] not in ("agree", "apply")]:
+        world.do(events[0])
+    left, _ = without_workers(plan, ["n0.g1"])
+    found = resolve(plan, left, [world.report("n0.g0")], base_epoch=1)
+    assert isinstance(found, Resolution)
+    assert found.done == ((0, 0),)
+    assert list(found.recompute) == [LOSS_PART]
+    assert len(found.micro_batches) == 1
+
+
+def test_a_slot_without_a_holder_is_lost() -> None:
+    plan = regular_plan(make_units(2), stages=2, micro_batches=2)
+    world = OneStep(plan)
+    left = msgspec.structs.replace(plan, stages=plan.stages[:1])
+    found = resolve(plan, left, [world.report("n0.g0")], base_epoch=1)
+    assert isinstance(found, StateLost)
+    assert found.slots == ((1, 0),)
+
+
+def test_sums_of_another_base_do_not_count() -> None:
+    """Who began the step under a plan that is void has nothing to bring."""
+    plan = regular_plan(make_units(1), replicas=2, micro_batches=2)
+    world = OneStep(plan)
+    for worker in plan.workers:
+        world.do(("add", worker, NONE))
+    reports = [world.report(worker) for worker in plan.workers]
+    found = resolve(plan, plan, reports, base_epoch=9)
+    assert isinstance(found, Resolution)
+    assert found.micro_batches == (0, 1)
+    assert found.keep == {(0, 0): ()}
+
+
+def test_a_tied_tensor_gets_its_gradient_from_two_units() -> None:
     plan = regular_plan(make_units(4, tied=True), stages=4, micro_batches=4)
-    report = Report("n0.g3", 0, 1, 1, 0, {3: 5})
-    assert unit_held(report, 0, plan)
-    assert not unit_held(report, 1, plan)
+    assert slot_adders(plan)[0, 0] in ((0,), (0, 3))
+    assert any(adders == (0, 3) for adders in slot_adders(plan).values())

@@ -3,14 +3,32 @@
 A report is a promise. The worker has broken its groups, finished its local kernel, and does nothing
 more in any older epoch; so what it says stays true until it is told otherwise.
 
-Progress is counted by *slot*: one exchange of one unit, (unit, number of the exchange), of the plan
-under which the step was begun. A slot's gradient on a worker is a local sum, with the exact set of
-micro-batches in it, until its exchange has ended there; from then on it is the reduced result.
+Versions count finished steps: a worker at version v has done steps 0 .. v - 1 and is in step v.
+
+Gradients are counted by *slot*: one exchange of one unit, (unit, number of the exchange), of the
+plan under which the step was begun. Until its exchange has ended here, a slot is a local sum. What
+is in a sum is said by *part*, (unit, number of the exchange, unit that adds), since a tied tensor
+gets its gradient from two units. From the end of the exchange on, the slot is the reduced result.
+The losses of micro-batches are a slot, too: they are added up like gradients, each exactly once.
 """
 
 import msgspec
 
 Slot = tuple[int, int]
+Part = tuple[int, int, int]
+
+LOSS: Slot = (-1, 0)
+LOSS_PART: Part = (-1, 0, -1)
+
+
+class Member(msgspec.Struct, frozen=True, order=True):
+    """A worker as one process: its name stays, its incarnation counts up with every start."""
+
+    name: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.incarnation}"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -21,34 +39,33 @@ class Outcome(msgspec.Struct, frozen=True):
     step: int
     epoch: int
     """In which the step was agreed."""
+    loss: float
+    """Mean per token."""
+    num_tokens: int
     norm: float
+    """Of the mean gradient, before clipping."""
+    clip_factor: float
     applied: bool
+    """False: a gradient was not finite, or no target counts; nobody applies the step."""
+    rate_factor: float = 1.0
+    """Of the learning rate; not 1 where a step was completed without its lost micro-batches."""
 
 
-class StepProgress(msgspec.Struct, frozen=True):
-    """How far a worker is in one step."""
-
-    step: int
-    sums: dict[Slot, tuple[int, ...]] = {}
-    """Micro-batches in the local sum, in order; slots that were reduced are not here."""
-    results: tuple[Slot, ...] = ()
-    """Reduced, completion seen, and the group not given up since."""
-
-
-class Report(msgspec.Struct, frozen=True):
-    worker: str
-    incarnation: int
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    member: Member
     round: int
     """The freeze it answers."""
     epoch: int
-    lineage: int
-    versions: dict[int, int]
-    """Unit -> how many steps have been applied to it here."""
-    steps: tuple[StepProgress, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
-
-    def progress(self, step: int) -> StepProgress:
-        for progress in self.steps:
-            if progress.step == step:
-                return progress
-        return StepProgress(step)
+    """The last order it has entered."""
+    lineage: int = 0
+    version: int
+    base: int
+    """The epoch whose plan numbers the slots below: the one in which step `version` was begun."""
+    sums: dict[Part, tuple[int, ...]] = {}
+    """Of step `version`: the micro-batches in each local sum, in order."""
+    results: tuple[Slot, ...] = ()
+    """Of step `version`: reduced, completion seen, and the group not given up since."""
+    outcome: Outcome | None = None
+    """Of step `version - 1`, where it took part in it."""
+    current: tuple[int, ...] = ()
+    """Of a joiner: the units it holds at `version`."""

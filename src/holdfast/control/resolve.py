@@ -1,68 +1,83 @@
 """Resolving a step in flight: from the reports of all survivors to what each of them has to do.
 
-Let c be the highest version anyone reports. First everybody comes to c, then step c + 1 is
-completed. Skew is never more than one step, because nobody can apply c + 1 before all have applied
-c. Everything is decided slot by slot; there is no notion of a broken replica.
+Let c be the highest version anyone reports. First everybody comes to c, then step c is completed.
+Skew is never more than one step, because nobody can finish c before all have finished c - 1.
+Everything is decided slot by slot; there is no notion of a broken replica.
 
-**To c.** Whoever is at c - 1 applies its own reduced gradient with the recorded outcome; where it
-has none, it copies the state of a holder at c, or the result of one who has it. One of the three is
-always there as long as the slot has a live holder at all: a worker enters the norm only after all
-holders of its units have confirmed their results, so if anyone applied c, all of them had it.
+**To c.** Whoever is at c - 1 applies its own reduced gradients with the recorded outcome. It has
+them all: a worker enters the agreement only when all its buckets are reduced, and the agreement
+ends nowhere before everybody has entered it.
 
-**To c + 1.** A slot whose result exists anywhere is taken from there. Otherwise the local sums of
-the survivors are kept, since they are disjoint, and exactly the micro-batches missing from their
-union are computed again, added to that slot and no other. Sums not named here are dropped.
+**Through c.** A slot whose result exists anywhere is taken from there. Otherwise the local sums of
+the survivors are kept, and exactly the micro-batches missing from them are computed again, added to
+that part and no other. Sums not named here are dropped. Where several workers of one stage hold a
+slot (an unsplit tensor, a shared head), each has a share of every micro-batch, so the stage's sums
+count only if all of them contain the same.
 
-A slot that no survivor holds at c or c - 1 is lost: its state has to come from a snapshot.
+In mode `fast` the target is not the full set: micro-batches that passed a lost stage and are in no
+sum yet are left out, and the learning rate shrinks with the square root of the share that is left.
+Where a slot is reduced, it holds the full set, so the others must, too.
+
+A slot that no survivor with a role holds is lost: its state has to come from a snapshot.
 """
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Literal
 
 import msgspec
 
-from holdfast.control.report import Outcome, Report, Slot
+from holdfast.control.order import Share
+from holdfast.control.report import LOSS, LOSS_PART, Outcome, Part, Report, Slot
 from holdfast.errors import invariant
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.reduce import plan_exchanges
 
-FixKind = Literal["apply", "copy state", "copy result"]
+Mode = Literal["exact", "fast"]
 
 
-class Fix(msgspec.Struct, frozen=True):
-    """One thing a worker does to come to the common version."""
-
-    kind: FixKind
-    slot: Slot
-    source: str = ""
-    """Whom to copy from; a copied result is then applied."""
-
-
-class Completion(msgspec.Struct, frozen=True):
-    """How the step in flight is completed."""
-
-    step: int
-    take: dict[Slot, str]
-    """Slots whose result exists, and who has it."""
-    keep: dict[Slot, dict[str, tuple[int, ...]]]
-    """Local sums that count: slot -> worker -> micro-batches."""
-    recompute: dict[Slot, tuple[int, ...]]
-    """Micro-batches to be computed again, each added to this slot only."""
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    """Where everybody is once those behind have followed; the number of the step to complete."""
+    base: int
+    outcome: Outcome | None
+    """Of the step before, if anyone has to follow."""
+    behind: tuple[str, ...]
+    holders: dict[Slot, tuple[str, ...]]
+    give: dict[Slot, str]
+    """Slots whose result exists: who hands it on."""
+    done: tuple[Slot, ...]
+    keep: dict[Slot, tuple[str, ...]]
+    speak: dict[str, tuple[int, ...]]
+    recompute: dict[Part, tuple[int, ...]]
+    rate_factor: float
+    reason: str
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
-        """All that have to run again for some slot."""
+        """All that have to run again for some part."""
         return tuple(sorted({number for missing in self.recompute.values() for number in missing}))
 
-
-class Resolution(msgspec.Struct, frozen=True):
-    version: int
-    """Where everybody is after the fixes."""
-    outcome: Outcome | None
-    """Of the step that led there, if anyone has to follow."""
-    fixes: dict[str, tuple[Fix, ...]]
-    completion: Completion
-    reason: str
+    def share(self, worker: str, *, revert: bool = False) -> Share:
+        held = [slot for slot, holders in self.holders.items() if worker in holders]
+        return Share(
+            step=self.version,
+            base=self.base,
+            outcome=self.outcome if worker in self.behind else None,
+            revert=revert,
+            keep=tuple(slot for slot in held if worker in self.keep.get(slot, ())),
+            give=tuple(slot for slot in held if self.give.get(slot) == worker),
+            done=tuple(slot for slot in held if slot in self.done),
+            speak=self.speak.get(worker, ()),
+            micro_batches=self.micro_batches,
+            recompute={
+                part: numbers
+                for part, numbers in self.recompute.items()
+                if numbers and (part[:2] == LOSS or worker in self.holders[part[:2]])
+            },
+            rate_factor=self.rate_factor,
+        )
 
 
 class StateLost(msgspec.Struct, frozen=True):
@@ -72,120 +87,204 @@ class StateLost(msgspec.Struct, frozen=True):
     reason: str
 
 
-def resolve(plan: Plan, reports: Sequence[Report]) -> Resolution | StateLost:
-    """`plan`: the one under which the step was begun; `reports`: of all unfenced members."""
+def resolve(
+    base: Plan,
+    plan: Plan,
+    reports: Sequence[Report],
+    *,
+    base_epoch: int,
+    mode: Mode = "exact",
+) -> Resolution | StateLost:
+    """`base`: the plan in which the step was begun; `plan`: the one it is completed under, which
+    has stages of `base` only; `reports`: of all unfenced members.
+    """
     invariant(bool(reports), "nothing can be resolved without a report")
-    ordered = sorted(reports, key=lambda report: report.worker)
-    version = max(max(report.versions.values(), default=0) for report in ordered)
-    members = _members(plan, ordered)
-    lost = tuple(
-        slot
-        for slot, holders in members.items()
-        if not any(_version_of(report, slot) >= version - 1 for report in holders)
-    )
+    ordered = {r.member.name: r for r in sorted(reports, key=lambda report: report.member.name)}
+    version = max(report.version for report in ordered.values())
+    seated = {name: report for name, report in ordered.items() if name in plan.seats}
+    step = _Step(base, seated, version, base_epoch)
+    lost = tuple(slot for slot, holders in step.holders.items() if not holders)
     if lost:
         units = sorted({unit for unit, _ in lost})
         return StateLost(lost, f"no survivor holds units {units} at version {version}")
-    fixes = {
-        report.worker: tuple(_fixes(report, version, members))
-        for report in ordered
-        if any(found < version for found in report.versions.values())
+    behind = step.followers()
+    keep, counted, give, done = step.sums()
+    full = frozenset(range(base.num_micro_batches))
+    target = full
+    if mode == "fast" and not give and not done:
+        target = frozenset(_live_routes(base, plan)).union(*counted.values()) or full
+    recompute = {
+        part: tuple(sorted(target - found)) for part, found in counted.items() if target - found
     }
-    completion = _complete(version + 1, members, plan.num_micro_batches)
-    outcome = _outcome(ordered, version)
-    return Resolution(version, outcome, fixes, completion, _explain(version, fixes, completion))
+    outcome = _outcome(ordered, version) if behind else None
+    made = Resolution(
+        version=version,
+        base=base_epoch,
+        outcome=outcome,
+        behind=behind,
+        holders=step.holders,
+        give=give,
+        done=done,
+        keep=keep,
+        speak=step.speakers(target),
+        recompute=recompute,
+        rate_factor=sqrt(len(target) / len(full)),
+        reason="",
+    )
+    return msgspec.structs.replace(made, reason=_explain(made, len(full) - len(target)))
 
 
-def _members(plan: Plan, reports: Sequence[Report]) -> dict[Slot, list[Report]]:
-    """The survivors that hold each slot."""
-    by_worker = {report.worker: report for report in reports}
-    members: dict[Slot, list[Report]] = {}
+class _Step:
+    """The step in flight, as the survivors with a role report it."""
+
+    def __init__(self, base: Plan, seated: dict[str, Report], version: int, epoch: int) -> None:
+        self._base, self._seated, self._version, self._epoch = base, seated, version, epoch
+        self._adders = slot_adders(base)
+        exchanges = {
+            (unit, number): exchange
+            for unit, found in enumerate(plan_exchanges(base))
+            for number, exchange in enumerate(found)
+        }
+        self.holders = {
+            slot: tuple(worker for worker in exchange.members if worker in seated)
+            for slot, exchange in exchanges.items()
+        }
+
+    def _reported(self, worker: str) -> Report | None:
+        """What counts for the step: who is behind, or began it under another plan, has nothing."""
+        report = self._seated[worker]
+        current = report.version == self._version and report.base == self._epoch
+        return report if current else None
+
+    def followers(self) -> tuple[str, ...]:
+        behind = tuple(n for n, r in self._seated.items() if r.version < self._version)
+        for name in behind:
+            report = self._seated[name]
+            invariant(
+                report.version == self._version - 1,
+                f"{name} is at version {report.version}, others at {self._version}",
+            )
+            missing = [
+                slot
+                for slot, holders in self.holders.items()
+                if name in holders and slot not in report.results
+            ]
+            invariant(
+                not missing,
+                f"step {report.version} was applied, and {name} does not have the reduced "
+                f"gradients {missing}: somebody agreed before they were complete",
+            )
+        return behind
+
+    def sums(
+        self,
+    ) -> tuple[
+        dict[Slot, tuple[str, ...]],
+        dict[Part, frozenset[int]],
+        dict[Slot, str],
+        tuple[Slot, ...],
+    ]:
+        """Whose sums are kept, what is in them by part, who gives results, what needs nothing."""
+        keep: dict[Slot, tuple[str, ...]] = {}
+        counted: dict[Part, frozenset[int]] = {}
+        give: dict[Slot, str] = {}
+        done: list[Slot] = []
+        for slot, holders in self.holders.items():
+            able = [w for w in holders if (r := self._reported(w)) and slot in r.results]
+            if len(able) == len(holders):
+                done.append(slot)
+            elif able:
+                give[slot] = able[0]
+            else:
+                keep[slot] = self._whole(slot, holders)
+                for adder in self._adders[slot]:
+                    part = (*slot, adder)
+                    counted[part] = self._union(part, keep[slot])
+        everyone = tuple(self._seated)
+        counted[LOSS_PART] = self._union(LOSS_PART, everyone)
+        return keep, counted, give, tuple(done)
+
+    def _whole(self, slot: Slot, holders: tuple[str, ...]) -> tuple[str, ...]:
+        """Workers whose sums count: of a stage all that hold the slot, or none."""
+        torn: set[str] = set()
+        inside = [[w for w in holders if w in stage.workers] for stage in self._base.stages]
+        for stage, workers in zip(self._base.stages, inside, strict=True):
+            adders = [a for a in self._adders[slot] if stage.first <= a < stage.stop]
+            sets = {tuple(self._sum(worker, (*slot, a)) for a in adders) for worker in workers}
+            if len(sets) > 1:
+                torn.update(workers)
+        # A worker of two stages has one sum for both: what is torn in one is lost to the other.
+        while spread := [w for ws in inside if torn.intersection(ws) for w in ws if w not in torn]:
+            torn.update(spread)
+        return tuple(w for w in holders if w not in torn and self._has_sum(w, slot))
+
+    def _has_sum(self, worker: str, slot: Slot) -> bool:
+        return any(self._sum(worker, (*slot, adder)) for adder in self._adders[slot])
+
+    def _sum(self, worker: str, part: Part) -> tuple[int, ...]:
+        report = self._reported(worker)
+        return tuple(sorted(report.sums.get(part, ()))) if report else ()
+
+    def _union(self, part: Part, workers: tuple[str, ...]) -> frozenset[int]:
+        """Of all stages; two stages never contain the same micro-batch."""
+        found: dict[int, str] = {}
+        for worker in workers:
+            for number in self._sum(worker, part):
+                other = found.setdefault(number, worker)
+                invariant(
+                    other == worker or self._same_stage(other, worker, part[2]),
+                    f"{other} and {worker} both have micro-batch {number} in part {part}",
+                )
+        return frozenset(found)
+
+    def _same_stage(self, one: str, other: str, adder: int) -> bool:
+        return any(
+            one in stage.workers and other in stage.workers and stage.first <= adder < stage.stop
+            for stage in self._base.stages
+        )
+
+    def speakers(self, target: frozenset[int]) -> dict[str, tuple[int, ...]]:
+        """Each loss that counts, and who says it."""
+        said = {
+            worker: tuple(n for n in self._sum(worker, LOSS_PART) if n in target)
+            for worker in self._seated
+        }
+        return {worker: numbers for worker, numbers in said.items() if numbers}
+
+
+def _live_routes(base: Plan, plan: Plan) -> list[int]:
+    """Micro-batches whose route passes no lost stage."""
+    alive = plan.stage_by_name
+    return [n for n, route in enumerate(base.routes) if all(hop.stage in alive for hop in route)]
+
+
+def slot_adders(plan: Plan) -> dict[Slot, tuple[int, ...]]:
+    """Per slot, the units that add to it: its own, and those that share a tied tensor with it."""
+    holders = HolderMap(plan)
+    found: dict[Slot, tuple[int, ...]] = {}
     for unit, exchanges in enumerate(plan_exchanges(plan)):
         for number, exchange in enumerate(exchanges):
-            alive = [by_worker[worker] for worker in exchange.members if worker in by_worker]
-            members[unit, number] = [report for report in alive if unit_held(report, unit, plan)]
-    return members
-
-
-def unit_held(report: Report, unit: int, plan: Plan) -> bool:
-    """A tied tensor's slot is held with any of the units that share it."""
-    if unit in report.versions:
-        return True
-    shared = {tensor.name for tensor in plan.units[unit].tensors}
-    return any(
-        not shared.isdisjoint(tensor.name for tensor in plan.units[other].tensors)
-        for other in report.versions
-    )
-
-
-def _fixes(report: Report, version: int, members: dict[Slot, list[Report]]) -> list[Fix]:
-    """What brings one worker from the version before to `version`."""
-    found: list[Fix] = []
-    results = report.progress(version).results
-    for slot, holders in members.items():
-        if report not in holders or _version_of(report, slot) == version:
-            continue
-        held = _version_of(report, slot)
-        invariant(
-            held == version - 1,
-            f"{report.worker} holds unit {slot[0]} at version {held}, others at {version}",
-        )
-        if slot in results:
-            found.append(Fix("apply", slot))
-            continue
-        ahead = [h.worker for h in holders if _version_of(h, slot) == version]
-        able = [h.worker for h in holders if slot in h.progress(version).results]
-        invariant(
-            bool(ahead or able),
-            f"step {version} was applied, slot {slot} is live on {report.worker}, and nobody alive "
-            f"has its reduced gradient: the results were not confirmed before the norm",
-        )
-        found.append(
-            Fix("copy state", slot, ahead[0]) if ahead else Fix("copy result", slot, able[0])
-        )
+            adders = {u for piece in exchange.pieces for u in holders.units_of_tensor[piece.tensor]}
+            found[unit, number] = tuple(sorted(adders))
     return found
 
 
-def _version_of(report: Report, slot: Slot) -> int:
-    """Of the unit itself; of its worker, where the slot is held through a tied tensor."""
-    return report.versions.get(slot[0], max(report.versions.values()))
+def _outcome(reports: dict[str, Report], version: int) -> Outcome:
+    for report in reports.values():
+        if report.version == version and report.outcome is not None:
+            return report.outcome
+    invariant(False, f"nobody at version {version} knows how step {version - 1} ended")
+    raise AssertionError
 
 
-def _complete(step: int, members: dict[Slot, list[Report]], num_micro_batches: int) -> Completion:
-    take: dict[Slot, str] = {}
-    keep: dict[Slot, dict[str, tuple[int, ...]]] = {}
-    recompute: dict[Slot, tuple[int, ...]] = {}
-    for slot, holders in members.items():
-        able = [holder.worker for holder in holders if slot in holder.progress(step).results]
-        if able:
-            take[slot] = able[0]
-            continue
-        kept = {h.worker: h.progress(step).sums.get(slot, ()) for h in holders}
-        keep[slot] = {worker: numbers for worker, numbers in kept.items() if numbers}
-        counted = [number for numbers in keep[slot].values() for number in numbers]
-        invariant(
-            len(set(counted)) == len(counted),
-            f"slot {slot} counts a micro-batch twice: {keep[slot]}",
-        )
-        missing = sorted(set(range(num_micro_batches)) - set(counted))
-        recompute[slot] = tuple(missing)
-    return Completion(step, take, keep, recompute)
-
-
-def _outcome(reports: Sequence[Report], step: int) -> Outcome | None:
-    for report in reports:
-        for outcome in report.outcomes:
-            if outcome.step == step:
-                return outcome
-    return None
-
-
-def _explain(version: int, fixes: dict[str, tuple[Fix, ...]], completion: Completion) -> str:
-    words = [f"all come to version {version}"]
-    behind = [worker for worker, found in fixes.items() if found]
-    if behind:
-        words.append(f"{len(behind)} of them roll forward")
-    words.append(f"step {completion.step}: {len(completion.take)} slots are reduced already")
-    again = completion.micro_batches
+def _explain(made: Resolution, num_left_out: int) -> str:
+    words = [f"all are at version {made.version}"]
+    if made.behind:
+        words = [f"{', '.join(made.behind)} follow to version {made.version}"]
+    reduced = len(made.give) + len(made.done)
+    words.append(f"step {made.version}: {reduced} of {len(made.holders)} slots are reduced already")
+    again = made.micro_batches
     words.append(f"{len(again)} micro-batches run again" if again else "nothing runs again")
+    if num_left_out:
+        words.append(f"{num_left_out} micro-batches are left out")
     return ", ".join(words)

@@ -1,0 +1,99 @@
+"""What the coordinator tells the workers to do. Every order has a number from one counter, which is
+also the number of the epoch it starts; numbers are never used twice.
+
+    start     the first plan: everybody makes its groups and its initial state
+    recover   after a failure: go on under this plan; first complete the step in flight, as `share`
+              says
+    change    planned: build the next plan's groups while training; switch when everybody is ready
+    restore   state was lost: all load `version` from snapshots and go on from there, in a new
+              lineage
+
+An order is sent to each worker with its own share only. Plans travel as differences where the
+receiver knows what they differ from.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.control.report import Outcome, Part, Slot
+
+
+class FullPlan(msgspec.Struct, frozen=True, tag="full"):
+    text: str
+
+
+class SamePlan(msgspec.Struct, frozen=True, tag="same"):
+    """The plan of an epoch before."""
+
+    epoch: int
+
+
+class PlanWithout(msgspec.Struct, frozen=True, tag="without"):
+    """The plan of an epoch before, less the stages that these workers take part in."""
+
+    epoch: int
+    gone: tuple[str, ...]
+
+
+PlanChange = FullPlan | SamePlan | PlanWithout
+
+OrderKind = Literal["start", "recover", "change", "restore"]
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's part in completing the step in flight."""
+
+    step: int
+    """Everybody is at this version, once those behind have followed; this step is completed."""
+    base: int
+    """The epoch whose plan numbers the slots."""
+    outcome: Outcome | None = None
+    """Given: first finish step `step - 1` with the reduced gradients that are here."""
+    revert: bool = False
+    """The planned change that was entered here is void: go back to the plan before it."""
+    keep: tuple[Slot, ...] = ()
+    """Local sums that count; all others are cleared."""
+    give: tuple[Slot, ...] = ()
+    """Results that this worker hands to the slot's other holders."""
+    done: tuple[Slot, ...] = ()
+    """Slots whose holders all have the result: nothing is exchanged."""
+    speak: tuple[int, ...] = ()
+    """Micro-batches whose loss, known here, counts."""
+    micro_batches: tuple[int, ...] = ()
+    """What has to run again, the same for everybody."""
+    recompute: dict[Part, tuple[int, ...]] = {}
+    """Of those, what is added to which sum; nothing else is."""
+    rate_factor: float = 1.0
+
+
+class Joiner(msgspec.Struct, frozen=True):
+    """A worker that catches up, and who gives it which unit."""
+
+    name: str
+    sources: dict[int, str]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    kind: OrderKind
+    plan: PlanChange
+    incarnations: dict[str, int]
+    """Of every worker of the plan."""
+    lineage: int = 0
+    share: Share | None = None
+    """recover"""
+    joiners: tuple[Joiner, ...] = ()
+    """change: who has to be current before the switch."""
+    at_step: int = 0
+    """change: not before this step; start: the first step."""
+    version: int = 0
+    """restore: what to load."""
+    reason: str = ""
+
+
+class Freeze(msgspec.Struct, frozen=True):
+    """Stop, break all groups, and report."""
+
+    round: int
+    reason: str = ""
