@@ -261,10 +261,11 @@ def test_the_reason_is_in_words() -> None:
 def test_lost_micro_batches_are_left_out_where_that_is_wanted() -> None:
     plan = regular_plan(make_units(2), replicas=2, micro_batches=4)
     world = OneStep(plan)
+    world.do(("add", "n0.g0", NONE))
     left, _ = without_workers(plan, ["n0.g1"])
     found = resolve(plan, left, [world.report("n0.g0")], base_epoch=1, mode="fast")
     assert isinstance(found, Resolution)
-    assert found.micro_batches == (0, 2) or len(found.micro_batches) == 2
+    assert found.micro_batches == (0, 1)
     assert found.rate_factor == pytest.approx(0.5**0.5)
 
 

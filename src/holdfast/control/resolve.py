@@ -16,7 +16,8 @@ count only if all of them contain the same.
 
 In mode `fast` the target is not the full set: micro-batches that passed a lost stage and are in no
 sum yet are left out, and the learning rate shrinks with the square root of the share that is left.
-Where a slot is reduced, it holds the full set, so the others must, too.
+Where a slot is reduced, it holds the full set, so the others must, too; and a step that nobody has
+begun is begun under the new plan with nothing missing.
 
 A slot that no survivor with a role holds is lost: its state has to come from a snapshot.
 """
@@ -111,8 +112,8 @@ def resolve(
     keep, counted, give, done = step.sums()
     full = frozenset(range(base.num_micro_batches))
     target = full
-    if mode == "fast" and not give and not done:
-        target = frozenset(_live_routes(base, plan)).union(*counted.values()) or full
+    if mode == "fast" and not give and not done and any(counted.values()):
+        target = frozenset(_live_routes(base, plan)).union(*counted.values())
     recompute = {
         part: tuple(sorted(target - found)) for part, found in counted.items() if target - found
     }
