@@ -309,3 +309,18 @@ def test_a_tied_tensor_gets_its_gradient_from_two_units() -> None:
     plan = regular_plan(make_units(4, tied=True), stages=4, micro_batches=4)
     assert slot_adders(plan)[0, 0] in ((0,), (0, 3))
     assert any(adders == (0, 3) for adders in slot_adders(plan).values())
+
+
+def test_a_sum_that_the_last_order_dropped_does_not_come_back() -> None:
+    """n0.g1 never saw the order that had its micro-batch computed again by n0.g0."""
+    plan = regular_plan(make_units(1), replicas=2, micro_batches=2)
+    world = OneStep(plan)
+    for worker in plan.workers:
+        world.do(("add", worker, NONE))
+    first, second = (world.report(worker) for worker in plan.workers)
+    again = msgspec.structs.replace(first, epoch=2, sums={(0, 0, 0): (0, 1), LOSS_PART: (0, 1)})
+    found = resolve(plan, plan, [again, second], base_epoch=1)
+    assert isinstance(found, Resolution)
+    assert found.keep == {(0, 0): ("n0.g0",)}
+    assert found.speak == {"n0.g0": (0, 1)}
+    assert found.micro_batches == ()

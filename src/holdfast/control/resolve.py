@@ -197,17 +197,23 @@ class _Step:
             elif able:
                 give[slot] = able[0]
             else:
-                keep[slot] = self._whole(slot, holders)
+                keep[slot] = self._whole(slot, holders, self._void(slot, holders))
                 for adder in self._adders[slot]:
                     part = (*slot, adder)
                     counted[part] = self._union(part, keep[slot])
-        everyone = tuple(self._seated)
-        counted[LOSS_PART] = self._union(LOSS_PART, everyone)
+        counted[LOSS_PART] = self._union(LOSS_PART, self._speaking())
         return keep, counted, give, tuple(done)
 
-    def _whole(self, slot: Slot, holders: tuple[str, ...]) -> tuple[str, ...]:
+    def _speaking(self) -> tuple[str, ...]:
+        everyone = tuple(self._seated)
+        void = self._void(LOSS, everyone)
+        return tuple(worker for worker in everyone if worker not in void)
+
+    def _whole(
+        self, slot: Slot, holders: tuple[str, ...], void: tuple[str, ...]
+    ) -> tuple[str, ...]:
         """Workers whose sums count: of a stage all that hold the slot, or none."""
-        torn: set[str] = set()
+        torn = set(void)
         inside = [[w for w in holders if w in stage.workers] for stage in self._base.stages]
         for stage, workers in zip(self._base.stages, inside, strict=True):
             adders = [a for a in self._adders[slot] if stage.first <= a < stage.stop]
@@ -244,11 +250,26 @@ class _Step:
             for stage in self._base.stages
         )
 
+    def _void(self, slot: Slot, workers: tuple[str, ...]) -> tuple[str, ...]:
+        """Workers that never entered the last order, which dropped their sum: it was computed
+        again by somebody who did.
+        """
+        newest = max((self._seated[worker].epoch for worker in workers), default=0)
+        late = [worker for worker in workers if self._seated[worker].epoch == newest]
+        parts = [(*slot, adder) for adder in self._adders[slot]] if slot != LOSS else [LOSS_PART]
+        again = {(part, n) for worker in late for part in parts for n in self._sum(worker, part)}
+        return tuple(
+            worker
+            for worker in workers
+            if worker not in late
+            and any((part, n) in again for part in parts for n in self._sum(worker, part))
+        )
+
     def speakers(self, target: frozenset[int]) -> dict[str, tuple[int, ...]]:
         """Each loss that counts, and who says it."""
         said = {
             worker: tuple(n for n in self._sum(worker, LOSS_PART) if n in target)
-            for worker in self._seated
+            for worker in self._speaking()
         }
         return {worker: numbers for worker, numbers in said.items() if numbers}
 

@@ -14,6 +14,7 @@ The first member of an exchange answers for its pieces where something is counte
 gradient norm, the copy in a snapshot.
 """
 
+from collections.abc import Collection
 from itertools import pairwise
 
 import msgspec
@@ -44,6 +45,23 @@ def plan_exchanges(plan: Plan) -> tuple[tuple[Exchange, ...], ...]:
     """Per unit, its exchanges in the order in which everyone starts them."""
     holders = HolderMap(plan)
     return tuple(unit_exchanges(holders, unit) for unit in range(len(plan.units)))
+
+
+def restrict(
+    exchanges: tuple[tuple[Exchange, ...], ...], workers: Collection[str]
+) -> tuple[tuple[Exchange, ...], ...]:
+    """The same exchanges, numbered alike, among these workers; one that nobody is left in has no
+    members.
+    """
+    return tuple(
+        tuple(
+            msgspec.structs.replace(
+                exchange, members=tuple(worker for worker in exchange.members if worker in workers)
+            )
+            for exchange in found
+        )
+        for found in exchanges
+    )
 
 
 def unit_exchanges(holders: HolderMap, unit: int) -> tuple[Exchange, ...]:
