@@ -31,8 +31,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from _common import Goal, compare, finish, parse_args, print_table
 from holdfast.engine.data import SyntheticTask
-from holdfast.engine.optimizer import OptimizerConfig
-from holdfast.engine.trainer import ChangeReport, Planned, StepReport, Trainer, TrainerConfig
+from holdfast.engine.epoch import TrainerConfig
+from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.engine.reports import ChangeReport, Planned, StepReport
+from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.unit_module import Call, Place, UnitModule
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
@@ -99,18 +101,18 @@ class Ours:
         split = "cost" if mode == "stages 2" else "even"
         plan = regular_plan(units, micro_batches=size.micro_batches, split=split, **MODES[mode])
         self.reporter = Quiet()
-        self.trainer = Trainer(
+        self.trainer = scripted_trainer(
             WORKERS[rank],
             [Planned(0, plan)],
             model=LlamaModel(size.shape),
             data=make_data(size),
             config=TrainerConfig(num_steps=10**6, optimizer=OPTIMIZER),
             store=PrefixStore(name, store),
-            reporter=self.reporter,
+            listener=self.reporter,
         )
 
     def __call__(self, step: int) -> float:
-        self.trainer.run_step(step)
+        self.trainer.run_step()
         return self.reporter.loss
 
 

@@ -5,6 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
+from holdfast.control.member import MemberLedger
+from holdfast.control.report import Member
+from holdfast.engine.completion import Slots
 from holdfast.engine.exchange import Messages
 from holdfast.engine.interpreter import Interpreter
 from holdfast.engine.measure import Stopwatch
@@ -50,7 +53,11 @@ class Machine:
         if line is not None:
             actions = parse_line(line, plan.seats[worker][0][0].name)
         order = [action.number for action in actions if action.kind == "REDUCE"]
-        self.reduction = Reduction(self.state, Mesh(plan, 0, {}, 0), order)
+        self.ledger = MemberLedger(Member(worker, 1))
+        slots = Slots(self.state, plan, [worker])
+        self.reduction = Reduction(
+            self.state, Mesh(plan, 0, {}, 0), order, slots, reduced=self.ledger.reduced
+        )
         self.ready = []
         mark_ready = self.reduction.mark_ready
 
@@ -84,16 +91,20 @@ class Machine:
             optimizer=SliceOptimizer(TASK.optimizer, self.state, 0),
             clip_norm=TASK.optimizer.clip_limit,
             stopwatch=self.stopwatch,
+            ledger=self.ledger,
+            slots=slots,
+            epoch=1,
         )
 
 
 def test_steps_alone_are_those_of_the_plain_loop():
     machine, record = Machine(), reference_run(TASK)
     for step in range(2):
-        outcome = machine.interpreter.run_step(step)
+        agreed = machine.interpreter.run_step(step)
+        outcome = agreed.outcome
         assert outcome.loss == pytest.approx(record.losses[step], rel=1e-12)
         assert outcome.norm == pytest.approx(record.norms[step], rel=1e-12)
-        assert (outcome.applied, outcome.stop, outcome.num_tokens) == (True, False, 32)
+        assert (outcome.applied, agreed.stop, outcome.num_tokens) == (True, False, 32)
     for name, piece in machine.state.slices.items():
         assert torch.allclose(piece.parameter, record.parameters[name], rtol=1e-11, atol=1e-13)
 
@@ -121,17 +132,19 @@ def test_the_bucket_of_a_shared_tensor_waits_for_all_its_units():
 
 def test_a_stage_without_micro_batches_reduces_where_the_list_says_so():
     machine = Machine(line="REDUCE4 REDUCE3 REDUCE2 REDUCE1 REDUCE0 AGREE STEP")
-    outcome = machine.interpreter.run_step(0)
+    outcome = machine.interpreter.run_step(0).outcome
     assert not outcome.applied  # alone, it has no targets
     assert [unit for unit, _ in machine.ready] == [4, 3, 2, 1, 0]
 
 
 def test_a_micro_batch_is_made_once_and_only_at_the_ends_of_its_route():
     machine = Machine(line=LINE)
+    machine.ledger.version = 5
     machine.interpreter.run_step(5)
     assert machine.data.made == {(5, 0): 1, (5, 1): 1}
     pipe = regular_plan(TASK.units, stages=3, micro_batches=2)
     middle = Machine(pipe, "n0.g1")
+    middle.ledger.version = 5
     middle.interpreter.run_step(5)
     assert middle.data.made == {}
 
@@ -159,7 +172,7 @@ def test_what_is_not_finite_is_not_applied():
     with torch.no_grad():
         machine.state.slices["head.weight"].parameter[0, 0] = float("inf")
     before = {n: piece.parameter.detach().clone() for n, piece in machine.state.slices.items()}
-    assert not machine.interpreter.run_step(0).applied
+    assert not machine.interpreter.run_step(0).outcome.applied
     for name, piece in machine.state.slices.items():
         assert torch.equal(piece.parameter, before[name])
         assert not piece.exp_avg.any()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from holdfast.engine.completion import Slots
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.reduction import NUM_STAGING, Reduction
 from holdfast.errors import InternalError
@@ -24,7 +25,7 @@ def prepare(plan=PAIR, worker="n0.g0", order=ORDER, *, obliging=False, shape=Non
         piece.parameter.grad = torch.full_like(piece.parameter, 1.0 + number)
     members = {e.members for unit in plan_exchanges(plan) for e in unit if len(e.members) > 1}
     mesh, log = fake_mesh(plan, [("reduce", m) for m in sorted(members)], obliging=obliging)
-    return state, Reduction(state, mesh, order), log
+    return state, Reduction(state, mesh, order, Slots(state, plan, plan.workers)), log
 
 
 def launched(log, state):

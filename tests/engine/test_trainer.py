@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from holdfast.engine.epoch import TrainerConfig, check_runnable
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.optimizer import OptimizerConfig
-from holdfast.engine.trainer import Planned, Trainer, TrainerConfig, check_runnable
+from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.engine.reports import Planned
+from holdfast.engine.scripted import scripted_trainer
 from holdfast.errors import HoldfastError
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
@@ -57,14 +59,14 @@ class Notes:
 
 
 def alone(plans, notes, *, store=None, worker="n0.g0", **config):
-    return Trainer(
+    return scripted_trainer(
         worker,
         [Planned(step, plan) for step, plan in plans],
         model=LlamaModel(SMALL, seed=1),
         data=TASK.data,
         config=TrainerConfig(**{"num_steps": 3, "dtype": "float64"} | config),
         store=store or dist.HashStore(),
-        reporter=notes,
+        listener=notes,
     )
 
 
@@ -127,7 +129,7 @@ def test_someone_who_waits_for_a_role_can_be_stopped():
 
 
 def test_peers_that_never_come():
-    with pytest.raises(GroupBroken, match=r"reduce group \(n0.g0, n0.g1\) of epoch 0"):
+    with pytest.raises(GroupBroken, match=r"reduce group \(n0.g0, n0.g1\) of epoch 1"):
         alone([(0, regular(replicas=2))], Notes(), timeout_ms=100)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.optimizer import OptimizerConfig
+from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.plan.build import regular_plan
 from holdfast.plan.catalog import llama_shape
 from holdfast.plan.lower import lines_of, lower

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.engine.optimizer import OptimizerConfig
+from holdfast.engine.epoch import DTYPES
+from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.state import KINDS
-from holdfast.engine.trainer import DTYPES
 from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import plan_groups
 from holdfast.plan.plan import Hop
@@ -50,14 +50,19 @@ def check_changes(run):
     """What every change did is what its transition says; one line about each."""
     lines = []
     for epoch, (before, after) in enumerate(pairwise(run.plans), 1):
-        told = {w: r.changes[epoch - 1] for w, r in run.workers.items()}
+        concerned = {*before.plan.workers, *after.plan.workers}
+        told, same = {}, {}
+        for worker in concerned:
+            result = run.workers[worker]
+            (at,) = [n for n, change in enumerate(result.changes) if change.epoch == epoch]
+            told[worker], same[worker] = result.changes[at], result.same_objects[at]
         assert {(c.step, c.epoch) for c in told.values()} == {(after.at_step, epoch)}
         moved = bytes_by_target(before.plan, after.plan, run.task.dtype)
         assert {w: c.bytes_received for w, c in told.items() if c.bytes_received} == moved
         num_kept = num_made = 0
         for worker, change in told.items():
             old, new = groups_of(before.plan, worker), groups_of(after.plan, worker)
-            assert run.workers[worker].same_objects[epoch - 1] == old & new
+            assert same[worker] == old & new
             assert change.num_groups_kept == len(old & new)
             assert change.num_groups_made == len(new - old)
             num_kept, num_made = num_kept + len(old & new), num_made + len(new - old)

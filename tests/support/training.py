@@ -15,18 +15,14 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.data import SyntheticTask
+from holdfast.engine.epoch import DTYPES, TrainerConfig
+from holdfast.engine.group_keys import Key
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.mesh import Key
-from holdfast.engine.optimizer import OptimizerConfig
+from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.random import Numbers, dropout
-from holdfast.engine.trainer import (
-    DTYPES,
-    ChangeReport,
-    Planned,
-    StepReport,
-    Trainer,
-    TrainerConfig,
-)
+from holdfast.engine.reports import ChangeReport, Planned, StepReport
+from holdfast.engine.scripted import scripted_trainer
+from holdfast.engine.trainer import Trainer
 from holdfast.models.llama import LlamaOptions, initial_state
 from holdfast.models.model import LlamaModel
 from holdfast.plan.catalog import LlamaShape, llama_units
@@ -173,7 +169,7 @@ def train_worker(
     """The work of one process."""
     reporter = _Reporter(stop_at, after_step)
     settings = {"verify": True, "timeout_ms": 30_000} | config
-    trainer = Trainer(
+    trainer = scripted_trainer(
         worker,
         plans,
         model=LlamaModel(task.shape, LlamaOptions(dropout=task.dropout), seed=_INITIAL_SEED),
@@ -186,7 +182,7 @@ def train_worker(
             **settings,
         ),
         store=Store(*store),
-        reporter=reporter,
+        listener=reporter,
     )
     try:
         reporter.watch(trainer)

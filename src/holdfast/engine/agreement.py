@@ -1,41 +1,30 @@
 """The agreement that ends a healthy step: one small all-reduce over everybody.
 
-It carries one slot per unit for the gradient norm, the loss, the token count and a few flags.
-Each value is entered by exactly one worker and everybody gets the same bits back, so the scalars
-that enter the update (norm, clip factor, token count) are the same for all holders of a slice.
-The norm is the root of the slots added in unit order.
+A worker enters it when all its buckets are reduced, and it ends nowhere before everybody has
+entered. So if it ended anywhere, every worker holds all its reduced gradients: whoever applies the
+step can be followed by all others, whatever breaks now.
+
+It carries one slot per unit for the gradient norm, the loss, the token count and a few flags. Each
+value is entered by exactly one worker and everybody gets the same bits back, so the scalars that
+enter the update (norm, clip factor, token count) are the same for all holders of a slice. The norm
+is the root of the slots added in unit order.
+
+Planned changes are switched here, too: everybody enters the number of the change it is ready for.
+All numbers are the same if and only if their squares add up to the square of their sum over the
+count, so a sum is enough to see it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
 import torch
 from torch import Tensor
 
+from holdfast.control.report import Outcome
 from holdfast.engine.groups import LiveGroup
 
-_NUM_EXTRA = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step came to; the same on every worker."""
-
-    loss: float
-    """Mean per token."""
-    num_tokens: int
-    norm: float
-    """Of the mean gradient, before clipping."""
-    clip_factor: float
-    applied: bool
-    """False: a gradient was not finite, or no target counts; nobody applies the step."""
-    stop: bool
-    """Somebody asks for a clean stop after this step."""
-
-    @property
-    def gradient_factor(self) -> float:
-        """What summed gradients are multiplied with before the update."""
-        return self.clip_factor / self.num_tokens
+_NUM_EXTRA = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +35,75 @@ class Part:
     loss_sum: float
     num_tokens: int
     stop: bool
+    ready: int = 0
+    """The number of the planned change it could enter now; 0 = none."""
 
 
-def agree(part: Part, everyone: LiveGroup | None, clip_norm: float | None) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The same on every worker."""
+
+    outcome: Outcome
+    stop: bool
+    """Somebody asks for a clean stop after this step."""
+    switch: int
+    """Everybody is ready for this change, which begins after this step; 0 = none."""
+
+
+def agree(
+    part: Part,
+    everyone: LiveGroup | None,
+    clip_norm: float | None,
+    *,
+    step: int,
+    epoch: int,
+    rate_factor: float = 1.0,
+    entered: Callable[[], object] | None = None,
+) -> Agreed:
+    """`entered` is called when this worker is in, and does not know yet what comes out."""
     num_units = part.squares.numel()
     vector = torch.zeros(num_units + _NUM_EXTRA, dtype=torch.float64)
     vector[:num_units] = part.squares
-    vector[num_units] = part.loss_sum
-    vector[num_units + 1] = part.num_tokens
-    vector[num_units + 2] = float(part.stop)
+    extra = (part.loss_sum, part.num_tokens, part.stop, part.ready, part.ready**2)
+    vector[num_units:] = torch.tensor(extra, dtype=torch.float64)
+    count = 1
     if everyone is not None:
-        everyone.all_reduce(vector)
+        count = everyone.size
+        pending = everyone.all_reduce_async(vector)
+        if entered is not None:
+            entered()
+        pending.wait()
     slots: list[float] = vector.tolist()
+    squares, (loss_sum, tokens, stop, ready, ready_squares) = slots[:num_units], slots[num_units:]
+    outcome = _outcome(squares, loss_sum, int(tokens), clip_norm, step, epoch, rate_factor)
+    same = ready > 0 and ready * ready == ready_squares * count
+    return Agreed(outcome, stop > 0, int(ready) // count if same else 0)
+
+
+def _outcome(
+    squares: list[float],
+    loss_sum: float,
+    num_tokens: int,
+    clip_norm: float | None,
+    step: int,
+    epoch: int,
+    rate_factor: float,
+) -> Outcome:
     total = 0.0
-    for square in slots[:num_units]:
+    for square in squares:
         total += square
-    loss_sum, num_tokens, stop = slots[num_units], int(slots[num_units + 1]), slots[num_units + 2]
     count = max(1, num_tokens)  # of a step in which no target counts nothing is divided
     norm = sqrt(total) / count if isfinite(total) else float("inf")
     finite = isfinite(total) and isfinite(loss_sum)
     return Outcome(
+        step=step,
+        epoch=epoch,
         loss=loss_sum / count,
         num_tokens=num_tokens,
         norm=norm,
         clip_factor=clip_factor(norm, clip_norm),
         applied=finite and num_tokens > 0,
-        stop=stop > 0,
+        rate_factor=rate_factor,
     )
 
 

@@ -9,9 +9,9 @@ What is kept between forward and backward of a micro-batch on a stage is a list 
 output). With recomputation only the first input is kept, and the list is made again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,8 +25,13 @@ from holdfast.engine.unit_module import Call, UnitModule
 from holdfast.errors import invariant
 from holdfast.plan.plan import Hop
 
-Done = Callable[[int], None]
-"""Called with a unit's number when its gradients of a micro-batch have been added."""
+
+class Adding(Protocol):
+    """Is told, unit by unit, when the gradients of a micro-batch are added."""
+
+    def begin(self, unit: int) -> None: ...
+
+    def end(self, unit: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -105,15 +110,16 @@ class Computation:
         return x
 
     def backward(
-        self, stage: str, micro_batch: int, grad: Tensor | None, done: Done
+        self, stage: str, micro_batch: int, grad: Tensor | None, adding: Adding
     ) -> Tensor | None:
         """The whole backward pass; the gradient for the stage before, if there is one."""
         kept = self._kept.pop((stage, micro_batch))
         for passed in reversed(kept.passed):
+            adding.begin(passed.unit)
             with self._stopwatch.unit("backward", passed.unit):
                 torch.autograd.backward(passed.exit, grad)
             grad = passed.entry.grad
-            done(passed.unit)
+            adding.end(passed.unit)
         return grad
 
     def backward_input(self, stage: str, micro_batch: int, grad: Tensor | None) -> Tensor | None:
@@ -132,15 +138,16 @@ class Computation:
             grad = passed.entry.grad
         return grad
 
-    def backward_weight(self, stage: str, micro_batch: int, done: Done) -> None:
+    def backward_weight(self, stage: str, micro_batch: int, adding: Adding) -> None:
         kept = self._kept.pop((stage, micro_batch))
         for passed in reversed(kept.passed):
+            adding.begin(passed.unit)
             with self._stopwatch.unit("backward_weight", passed.unit):
                 if passed.weights is None:
                     torch.autograd.backward(passed.exit, kept.seed)
                 else:
                     stage_backward_weight(self._weights(passed.unit), passed.weights)
-            done(passed.unit)
+            adding.end(passed.unit)
 
     def _weights(self, unit: int) -> Any:
         return iter(self._units[unit].parameters())

@@ -169,14 +169,31 @@ class Communicator:
         self._live: list[LiveGroup] = []
         self._idle_clients: list[Any] = []
         self._lock = threading.Lock()
-        self._woken = ""
+        self.woken = ""
+        """Why nothing more can be done with these groups; empty: they are fine."""
+
+    def renew(self) -> "Communicator":
+        """A fresh start after a wake, with no group. What is still being made for the old one is
+        given up by whoever makes it.
+        """
+        fresh = Communicator(
+            self.worker,
+            self._store,
+            backend=self.backend,
+            host=self._host,
+            timeout_ms=round(self._timeout.total_seconds() * 1000),
+        )
+        with self._lock:
+            fresh._device = self._device
+            fresh._idle_clients, self._idle_clients = self._idle_clients, []
+        return fresh
 
     def make(self, kind: str, members: Sequence[str], epoch: int) -> LiveGroup:
         """All members must call this, and in one order over all groups they share."""
         members = tuple(members)
         invariant(self.worker in members, f"{self.worker} is not in {kind} group {members}")
-        if self._woken:
-            raise GroupBroken(f"{kind} group {short_list(members)}: {self._woken}")
+        if self.woken:
+            raise GroupBroken(f"{kind} group {short_list(members)}: {self.woken}")
         rank = members.index(self.worker)
         process_group = None
         if len(members) > 1:
@@ -184,6 +201,8 @@ class Communicator:
         group = LiveGroup(kind, members, rank, process_group, self.backend)
         with self._lock:
             self._live.append(group)
+        if self.woken:
+            group.wake(self.woken)
         return group
 
     def _connect(self, kind: str, members: tuple[str, ...], rank: int, epoch: int) -> Any:
@@ -231,7 +250,7 @@ class Communicator:
     def wake(self, reason: str) -> None:
         """Make every blocked operation of this worker return with an error; no new one starts."""
         with self._lock:
-            self._woken = self._woken or reason
+            self.woken = self.woken or reason
             groups = list(self._live)
         for group in groups:
             group.wake(reason)

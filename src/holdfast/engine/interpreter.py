@@ -4,15 +4,23 @@ The list says what is computed, in which order, and in which order messages and 
 the interpreter adds nothing but overlap. Receives are posted ahead, sends leave on their own,
 and a bucket's reduction starts as soon as the last backward pass through its unit has ended, no
 later than where the list has it.
+
+Whatever is done is noted in the ledger at once: which micro-batches are in which sum, which slots
+are reduced, what was applied. So when a step breaks off, at any point, it is known exactly what
+there is. A broken step is completed by the same interpreter on a shorter list (`Completion`).
 """
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from holdfast.engine.agreement import Outcome, Part, agree
+from holdfast.control.member import MemberLedger
+from holdfast.control.report import Outcome
+from holdfast.engine.agreement import Agreed, Part, agree
+from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
 from holdfast.engine.data import DataSource, MicroBatch
 from holdfast.engine.exchange import Message, Messages
@@ -25,6 +33,20 @@ from holdfast.errors import InternalError
 from holdfast.plan.actions import Action
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Hop, Plan
+
+
+def _pass(*args: object) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Whoever wants to know where a worker is. `phase` may end it, for experiments with faults."""
+
+    progress: Callable[[int, int], object] = _pass
+    """Step and number of the action that begins."""
+    phase: Callable[[str, int], object] = _pass
+    """Name of a point within the step, and the step."""
 
 
 class Interpreter:
@@ -44,11 +66,19 @@ class Interpreter:
         optimizer: SliceOptimizer,
         clip_norm: float | None,
         stopwatch: Stopwatch,
+        ledger: MemberLedger,
+        slots: Slots,
+        epoch: int,
+        completion: Completion | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._plan, self._actions, self._state, self._data = plan, list(actions), state, data
         self._computation, self._messages, self._reduction = computation, messages, reduction
         self._everyone, self._optimizer, self._clip_norm = everyone, optimizer, clip_norm
         self._stopwatch = stopwatch
+        self._ledger, self._slots, self._epoch = ledger, slots, epoch
+        self._completion, self._hooks = completion, hooks or Hooks()
+        self._reduction.on_launch = self._launched
         self._hops = {
             (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
         }
@@ -62,8 +92,17 @@ class Interpreter:
         self._batches: dict[int, MicroBatch] = {}
         self._made: dict[Message, Tensor] = {}
         """Results that wait for their turn to be sent."""
-        self._outcome: Outcome | None = None
+        self.losses: Losses = {}
+        """Of the step in flight, those that this worker speaks for."""
+        self._agreed: Agreed | None = None
         self._stop = False
+        self._micro_batch, self._action, self._step = -1, -1, -1
+        self._adding = -1
+        """The unit whose backward pass is under way."""
+        self.before_agree: Callable[[], object] = _pass
+        """Called when everything is reduced: the last moment to become ready for a change."""
+        self.before_apply: Callable[[Outcome], object] = _pass
+        """Called when a step has been agreed and its gradients are still as they were reduced."""
 
     def _find_last(self) -> dict[int, int]:
         """Per unit, the number of the action that adds to its gradients last."""
@@ -74,17 +113,38 @@ class Interpreter:
                 last.update(dict.fromkeys(range(hop.first, hop.stop), number))
         return last
 
-    def run_step(self, step: int, *, stop: bool = False) -> Outcome:
-        """One step, from zeroed gradients to the applied update."""
-        self._stop, self._outcome = stop, None
+    def run_step(self, step: int, *, stop: bool = False) -> Agreed:
+        """One step, from zeroed gradients to the applied update; or the rest of a broken one."""
+        self._stop, self._agreed, self._step = stop, None, step
         self._open = dict(self._num_adders)
-        self._state.clear_gradients()
+        if self._completion is None:
+            self._ledger.begin_step(step, self._epoch)
+            self._state.clear_gradients()
+            self.losses = {}
+        else:
+            self._completion.clear()
+            self.losses = dict(self._completion.losses)
+        self._num_launched = 0
         self._messages.begin(self._data, step)
+        progress = self._hooks.progress
         for number, action in enumerate(self._actions):
+            progress(step, number)
             self._perform(action, number, step)
-        if self._outcome is None:
+        if self._agreed is None:
             raise InternalError("the action list has no AGREE")
-        return self._outcome
+        return self._agreed
+
+    def break_off(self) -> None:
+        """A step was interrupted: note what it left half done."""
+        if self._adding >= 0:
+            slots = {part[:2] for part in self._slots.parts[self._adding]}
+            parts = {part for found in self._slots.parts.values() for part in found}
+            self._ledger.torn(sorted(part for part in parts if part[:2] in slots))
+            self._adding = -1
+
+    def follow(self, outcome: Outcome) -> None:
+        """Finish a step that others have applied, with the gradients that are reduced here."""
+        self._finish_step(outcome)
 
     def _perform(self, action: Action, number: int, step: int) -> None:
         kind = action.kind
@@ -97,10 +157,11 @@ class Interpreter:
         elif kind == "AGREE":
             self._agree()
         elif kind == "STEP":
-            self._apply(step)
+            self._apply()
         elif kind in ("SF", "SB"):
             # Not before its turn: messages carry no tags, so the list's order is the peer's.
             made = self._made.pop((kind[1], action.stage, action.number))
+            self._hooks.phase("message", step)
             self._messages.put(kind[1], action.stage, action.peer, action.number, made)
         elif kind not in ("RF", "RB"):  # receives are posted ahead
             raise InternalError(f"the interpreter does not know the action {kind}")
@@ -117,15 +178,25 @@ class Interpreter:
         stopwatch.add("action", seconds - (messages.waited + stopwatch.spent - known))
 
     def _forward(self, action: Action, step: int) -> None:
+        self._hooks.phase("forward", step)
         hop = self._hops[action.stage, action.number]
         batch = self._batch(step, action.number, hop)
         entry = batch.tokens if hop.first == 0 and batch is not None else None
         if entry is None:
             entry = self._messages.take("F", action.stage, action.number)
         result = self._computation.forward(hop, step, action.number, entry, batch)
+        if hop.stop == len(self._plan.units) and action.stage in self._speaks:
+            self._speak(action.number)
         after = self._next["F", action.stage, action.number]
         if after:
             self._pass_on("F", action, after, result)
+
+    def _speak(self, micro_batch: int) -> None:
+        """Its loss is known, and this worker is the one to say it."""
+        if self._completion is None or self._completion.counts_loss(micro_batch):
+            loss = self._computation.losses[micro_batch]
+            self.losses[micro_batch] = (loss, self._batches[micro_batch].num_tokens)
+            self._ledger.spoke(micro_batch)
 
     def _batch(self, step: int, micro_batch: int, hop: Hop) -> MicroBatch | None:
         """Needed at both ends of a route."""
@@ -139,27 +210,41 @@ class Interpreter:
 
     def _backward(self, action: Action, number: int) -> None:
         stage, micro_batch = action.stage, action.number
-
-        def done(unit: int) -> None:
-            if self._last[unit] == number:
-                self._close(unit)
-
+        self._micro_batch, self._action = micro_batch, number
         if action.kind == "W":
-            self._computation.backward_weight(stage, micro_batch, done)
+            self._computation.backward_weight(stage, micro_batch, self)
             return
         grad = None
         if self._next["F", stage, micro_batch]:
             grad = self._messages.take("B", stage, micro_batch)
+        self._hooks.phase("backward", self._step)
         if action.kind == "I":
             result = self._computation.backward_input(stage, micro_batch, grad)
         else:
-            result = self._computation.backward(stage, micro_batch, grad, done)
+            result = self._computation.backward(stage, micro_batch, grad, self)
         before = self._next["B", stage, micro_batch]
         if before:
             if result is None:
                 raise InternalError(f"{stage} has no gradient for {before}")
             self._pass_on("B", action, before, result)
         self._reduction.progress()
+
+    def begin(self, unit: int) -> None:
+        """(Adding) A unit's gradients of the micro-batch are about to be added."""
+        self._adding = unit
+        if self._completion is not None:
+            self._completion.save(unit, self._micro_batch)
+
+    def end(self, unit: int) -> None:
+        """(Adding) They have been."""
+        parts = self._slots.parts[unit]
+        if self._completion is not None:
+            self._completion.restore()
+            parts = self._completion.wanted(unit, self._micro_batch)
+        self._ledger.added(unit, self._micro_batch, parts)
+        self._adding = -1
+        if self._last[unit] == self._action:
+            self._close(unit)
 
     def _close(self, unit: int) -> None:
         """The last gradient of a unit has been added: buckets with no unit left open may go."""
@@ -175,29 +260,55 @@ class Interpreter:
         else:
             self._made[what, action.stage, action.number] = tensor
 
+    def _launched(self) -> None:
+        self._num_launched += 1
+        self._hooks.phase(f"reduce {self._num_launched}", self._step)
+
     def _agree(self) -> None:
         start = time.perf_counter()
         self._messages.finish()
         self._reduction.finish()
         middle = time.perf_counter()
-        losses = self._computation.finish()
-        spoken = [n for n in sorted(losses) if (self._plan.routes[n][-1].stage in self._speaks)]
+        self._computation.finish()
+        self._hooks.phase("reduced", self._step)
+        self.before_agree()
+        spoken = [self.losses[number] for number in sorted(self.losses)]
         part = Part(
             squares=self._reduction.squares(len(self._plan.units)),
-            loss_sum=total(losses[n] for n in spoken),
-            num_tokens=sum(self._batches[n].num_tokens for n in spoken),
+            loss_sum=total(loss for loss, _ in spoken),
+            num_tokens=sum(num_tokens for _, num_tokens in spoken),
             stop=self._stop,
+            ready=self._ledger.vote() if self._completion is None else 0,
         )
         self._batches.clear()
-        self._outcome = agree(part, self._everyone, self._clip_norm)
+        self._agreed = agree(
+            part,
+            self._everyone,
+            self._clip_norm,
+            step=self._step,
+            epoch=self._epoch,
+            rate_factor=self._completion.share.rate_factor if self._completion else 1.0,
+            entered=lambda: self._hooks.phase("agree", self._step),
+        )
+        self._ledger.agreed(self._agreed.switch)
+        self._hooks.phase("agreed", self._step)
         self._stopwatch.add("reduce", middle - start)
         self._stopwatch.add("agree", time.perf_counter() - middle)
 
-    def _apply(self, step: int) -> None:
+    def _apply(self) -> None:
         start = time.perf_counter()
-        if self._outcome is not None and self._outcome.applied:
-            self._optimizer.apply(step, self._outcome)
+        if self._agreed is not None:
+            self._finish_step(self._agreed.outcome)
         self._stopwatch.add("optimizer", time.perf_counter() - start)
+
+    def _finish_step(self, outcome: Outcome) -> None:
+        """All of it or, if this process ends here, nothing that anybody will ever see."""
+        self.before_apply(outcome)
+        self._hooks.phase("apply", outcome.step)
+        if outcome.applied:
+            self._optimizer.apply(outcome.step, outcome)
+        self._ledger.applied(outcome)
+        self._hooks.phase("applied", outcome.step)
 
 
 def _buckets_of(plan: Plan, unit: int) -> tuple[int, ...]:

@@ -4,14 +4,11 @@ Groups are made in the plan's order by everybody, so that no two workers wait fo
 different groups. Those whose members did not change are taken over from the mesh before.
 """
 
+from collections.abc import Sequence
+
+from holdfast.engine.group_keys import Key, link_key, needed_groups
 from holdfast.engine.groups import Communicator, LiveGroup
-from holdfast.plan.groups import plan_groups
 from holdfast.plan.plan import Plan, Stage
-
-Key = tuple[str, tuple[str, ...]]
-
-_USED = ("tensor", "reduce", "all", "link")
-"""Kinds the engine needs now; `unit` and `shard` groups are made by those who use them."""
 
 
 class Mesh:
@@ -32,35 +29,20 @@ class Mesh:
         return self.groups[link_key(a, b, backend)]
 
 
-def link_key(source: str, target: str, backend: str) -> Key:
-    """gloo carries both directions in one group; NCCL needs one per direction, else a send would
-    wait behind a receive of the same pair.
-    """
-    if backend == "gloo":
-        source, target = sorted((source, target))
-    return ("link", (source, target))
-
-
-def needed_groups(plan: Plan, worker: str, backend: str) -> list[Key]:
-    """This worker's groups, in the order in which everybody makes them."""
-    keys: dict[Key, None] = {}
-    for group in plan_groups(plan):
-        if group.kind in _USED and worker in group.members:
-            key = (group.kind, group.members)
-            if group.kind == "link":
-                source, target = group.members
-                key = link_key(source, target, backend)
-            keys[key] = None
-    return list(keys)
-
-
 def make_mesh(
-    communicator: Communicator, plan: Plan, epoch: int, before: Mesh | None = None
+    communicator: Communicator,
+    plan: Plan,
+    epoch: int,
+    before: Mesh | None = None,
+    more: Sequence[Key] = (),
 ) -> Mesh:
-    """Groups of `before` with the same members live on in the new mesh."""
+    """Groups of `before` with the same members live on in the new mesh. `more`: groups that the
+    plan itself does not need, in the order in which everybody makes them.
+    """
     groups: dict[Key, LiveGroup] = {}
     num_kept = 0
-    for key in needed_groups(plan, communicator.worker, communicator.backend):
+    needed = needed_groups(plan, communicator.worker, communicator.backend)
+    for key in dict.fromkeys([*needed, *more]):
         if before is not None and key in before.groups:
             groups[key] = before.groups[key]
             num_kept += 1

@@ -12,17 +12,19 @@ different units.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from holdfast.control.report import Slot
+from holdfast.engine.completion import Completion, Contribution, Slots
 from holdfast.engine.groups import LiveGroup, Pending
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.state import Bucket, WorkerState, local_index
 from holdfast.errors import invariant
-from holdfast.plan.reduce import Exchange, plan_exchanges
+from holdfast.plan.reduce import Exchange
 
 NUM_STAGING = 2
 
@@ -30,8 +32,17 @@ NUM_STAGING = 2
 class _Prepared:
     """An exchange as this worker takes part in it."""
 
-    def __init__(self, exchange: Exchange, worker: str, bucket: Bucket, group: LiveGroup) -> None:
-        self.group, self.bucket = group, bucket
+    def __init__(
+        self,
+        slot: Slot,
+        exchange: Exchange,
+        worker: str,
+        bucket: Bucket,
+        group: LiveGroup,
+        contribution: Contribution,
+    ) -> None:
+        self.slot, self.group, self.bucket = slot, group, bucket
+        self.contribution = contribution
         self.num_elements = exchange.num_elements
         self.parts = [
             (piece.tensor, local_index(bucket.slices[piece.tensor].box, piece.box))
@@ -46,11 +57,14 @@ class _Prepared:
 
     def load(self, staging: Tensor) -> Tensor:
         """Copy the pieces to staging, one behind the other; the part of it they fill."""
+        if self.contribution == "nothing":
+            return staging[: self.num_elements].zero_()
         sums = self.sums()
         views = self._cut(staging, sums)
         torch._foreach_copy_(views, sums)
-        for at in self._silent:
-            views[at].zero_()  # another tensor rank of this stage adds the same
+        if self.contribution == "sum":
+            for at in self._silent:
+                views[at].zero_()  # another tensor rank of this stage adds the same
         return staging[: self.num_elements]
 
     def store(self, staging: Tensor) -> None:
@@ -81,8 +95,24 @@ class _Flight:
 class Reduction:
     """All exchanges of one worker under one plan. Reused every step."""
 
-    def __init__(self, state: WorkerState, mesh: Mesh, order: Sequence[int]) -> None:
-        """`order`: the units of this worker's REDUCE actions, as listed."""
+    def __init__(
+        self,
+        state: WorkerState,
+        mesh: Mesh,
+        order: Sequence[int],
+        slots: Slots,
+        *,
+        reduced: Callable[[Slot], object] = lambda slot: None,
+        completion: Completion | None = None,
+    ) -> None:
+        """`order`: the units of this worker's REDUCE actions, as listed. `reduced` is told every
+        slot whose result is complete here.
+        """
+        self._slots, self._reduced, self._completion = slots, reduced, completion
+        self._alone: dict[int, list[Slot]] = {}
+        """Slots that nobody else holds: their sum is the result."""
+        self.on_launch: Callable[[], object] = lambda: None
+        """Called when an exchange has been started."""
         self._order = [unit for unit in order if unit in state.buckets]
         self._prepared: dict[int, list[_Prepared]] = {}
         self._counted: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}
@@ -95,20 +125,27 @@ class Reduction:
         self._flights: list[_Flight] = []
 
     def _prepare(self, state: WorkerState, mesh: Mesh) -> None:
-        exchanges = plan_exchanges(state.plan)
         for unit, bucket in state.buckets.items():
             self._prepared[unit] = []
-            for exchange in exchanges[unit]:
-                if state.worker not in exchange.members:
-                    continue
+            for slot, exchange in self._slots.of_unit(unit):
                 if exchange.members[0] == state.worker:
                     self._counted.setdefault(unit, []).extend(
                         (piece.tensor, local_index(bucket.slices[piece.tensor].box, piece.box))
                         for piece in exchange.pieces
                     )
+                contribution = self._contribution(slot)
                 group = mesh.reduce_group(exchange.members)
-                if group is not None:
-                    self._prepared[unit].append(_Prepared(exchange, state.worker, bucket, group))
+                if len(exchange.members) == 1:
+                    self._alone.setdefault(unit, []).append(slot)
+                elif contribution != "none needed":
+                    invariant(group is not None, f"slot {slot} has no group {exchange.members}")
+                    assert group is not None
+                    self._prepared[unit].append(
+                        _Prepared(slot, exchange, state.worker, bucket, group, contribution)
+                    )
+
+    def _contribution(self, slot: Slot) -> Contribution:
+        return "sum" if self._completion is None else self._completion.contribution(slot)
 
     def _make_staging(self, state: WorkerState) -> list[Tensor]:
         sizes = [p.num_elements for prepared in self._prepared.values() for p in prepared]
@@ -127,6 +164,8 @@ class Reduction:
         if unit not in self._prepared or unit in self._ready:
             return
         self._ready.add(unit)
+        for slot in self._alone.get(unit, ()):
+            self._reduced(slot)
         while self._next < len(self._order) and self._order[self._next] in self._ready:
             self._queue.extend(self._prepared[self._order[self._next]])
             self._next += 1
@@ -143,10 +182,12 @@ class Reduction:
         staging = self._staging.pop()
         pending = prepared.group.all_reduce_async(prepared.load(staging))
         self._flights.append(_Flight(prepared, staging, pending))
+        self.on_launch()
 
     def _land(self, flight: _Flight) -> None:
         flight.pending.wait()
         flight.exchange.store(flight.staging)
+        self._reduced(flight.exchange.slot)
         self._staging.append(flight.staging)
 
     def finish(self) -> None:

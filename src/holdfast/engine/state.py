@@ -93,6 +93,12 @@ class WorkerState:
             if held:
                 self.buckets[number] = Bucket(number, held)
 
+    def under(self, plan: Plan) -> "WorkerState":
+        """The same units, slices and gradients under a plan that keeps this worker's stages."""
+        same = WorkerState(plan, self.worker, self.units)
+        same.slices, same.buckets = self.slices, self.buckets
+        return same
+
     def clear_gradients(self) -> None:
         for bucket in self.buckets.values():
             bucket.clear()

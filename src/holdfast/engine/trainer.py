@@ -1,374 +1,469 @@
-"""One worker's life: run steps under a plan, change to the next plan at a step boundary, go on.
+"""One worker's life: obey orders, run steps, stop where a failure says so, and go on from there.
 
-While an epoch trains, the groups of the next one are made by a thread beside it. At the boundary
-everybody of both plans moves state as the transition says, meets once, and goes on under the new
-plan; groups whose members did not change live on. A worker that has no role in the current plan
-waits for its own.
+    start     make groups and initial state, and train
+    change    while training, make the next plan's groups on a thread beside it and feed those who
+              join; when the agreement of a step says that everybody is ready, go over
+    recover   after a failure: make groups anew, apply what others have applied, complete the broken
+              step, and train on
+
+Whatever breaks, a group or a freeze that came meanwhile, ends in one place: the step is broken off,
+everything that is there stays as it is, and the worker reports and waits for its next order. In
+a healthy step nobody is asked anything.
 """
 
-import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import torch
-from torch import Tensor
 
-from holdfast.engine.agreement import Outcome
-from holdfast.engine.compute import Computation
+from holdfast.control.effects import Leave, Message, Stop, Void
+from holdfast.control.member import MemberLedger
+from holdfast.control.order import Freeze, FullPlan, Order, PlanChange, SamePlan
+from holdfast.control.report import Member, Outcome, Report
+from holdfast.engine.agreement import Agreed
+from holdfast.engine.catch_up import CatchUp
+from holdfast.engine.change import Change, join_links, prepare_change
+from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.data import DataSource
-from holdfast.engine.exchange import Messages
-from holdfast.engine.groups import Communicator, LiveGroup
-from holdfast.engine.interpreter import Interpreter
-from holdfast.engine.measure import Stopwatch, make_profile, probe_groups, unit_costs
+from holdfast.engine.epoch import Background, Epoch, Model, TrainerConfig, Workshop, checksums
+from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
+from holdfast.engine.interpreter import Hooks
+from holdfast.engine.link import Link
+from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, left_over, make_mesh
-from holdfast.engine.movement import carry_out, digest
-from holdfast.engine.optimizer import OptimizerConfig, SliceOptimizer
-from holdfast.engine.reduction import Reduction
-from holdfast.engine.state import (
-    KINDS,
-    Slice,
-    WorkerState,
-    build_state,
-    fresh_slices,
-)
-from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
-from holdfast.engine.unit_module import Place, UnitModule
-from holdfast.errors import HoldfastError
-from holdfast.plan.holders import HolderMap
-from holdfast.plan.lower import lower
+from holdfast.engine.movement import carry_out
+from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.engine.state import Slice, fresh_slices
+from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
-from holdfast.plan.reduce import plan_exchanges
-from holdfast.plan.transition import Transition, plan_transition
-from holdfast.plan.units import Box
+from holdfast.plan.reduce import plan_exchanges, restrict
+from holdfast.plan.survive import without_workers
+from holdfast.plan.text import parse_plan
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 _POLL_S = 0.02
+_WORD_S = 60.0
 _CLOSE_S = 1.0
-
-
-class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    num_steps: int
-    seed: int = 0
-    dtype: str = "float32"
-    device: str = "cpu"
-    backend: str = "gloo"
-    host: str = "127.0.0.1"
-    """The interface groups bind to."""
-    timeout_ms: int = 120_000
-    """How long one operation may take before its group counts as broken."""
-    verify: bool = False
-    """After every step, report checksums of everything that several workers hold."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-
-
-class Model(Protocol):
-    """What the engine asks of a model."""
-
-    @property
-    def width(self) -> int:
-        """Of the hidden state between stages."""
-
-    def build_unit(self, number: int, place: Place) -> UnitModule: ...
-
-    def fill(self, out: Tensor, tensor: str, box: Box) -> None:
-        """Write the initial values of a box."""
-
-
-class StepReport(msgspec.Struct, frozen=True):
-    step: int
-    epoch: int
-    seconds: float
-    loss: float
-    norm: float
-    num_tokens: int
-    learning_rate: float
-    applied: bool
-    checksums: dict[str, int] = {}
-
-
-class ChangeReport(msgspec.Struct, frozen=True):
-    """One worker's view of a change of plan."""
-
-    step: int
-    epoch: int
-    stall_s: float
-    bytes_received: int
-    num_groups_kept: int
-    num_groups_made: int
-
-
-class Reporter(Protocol):
-    def step_done(self, report: StepReport) -> None: ...
-
-    def plan_changed(self, report: ChangeReport) -> None: ...
-
-    def stop_requested(self) -> bool: ...
-
-
-class Planned(msgspec.Struct, frozen=True):
-    """A plan and the first step that runs under it."""
-
-    at_step: int
-    plan: Plan
-
-
-def check_runnable(plan: Plan) -> None:
-    """What the engine does not do yet is refused before anything starts."""
-    for stage in plan.stages:
-        for axis, degree in stage.axes:
-            if axis != "tensor" and degree > 1:
-                raise HoldfastError(
-                    f"stage {stage.name} has {axis} degree {degree}; the engine runs only the "
-                    f"tensor axis so far, so {axis} must be 1"
-                )
-    holders = HolderMap(plan)
-    for worker in plan.workers:
-        for tensor, boxes in holders.slices(worker).items():
-            if len(boxes) > 1:
-                raise HoldfastError(
-                    f"{worker} would hold {tensor} in {len(boxes)} cuts, as its stages have "
-                    f"different tensor degrees; the engine holds one, so make them equal"
-                )
-
-
-class _Epoch:
-    """Everything that belongs to one plan on this worker."""
-
-    def __init__(self, number: int, plan: Plan, mesh: Mesh) -> None:
-        self.number, self.plan, self.mesh = number, plan, mesh
-        self.state: WorkerState | None = None
-        self.interpreter: Interpreter | None = None
-        self.reduction: Reduction | None = None
-
-
-class _Prepared(msgspec.Struct):
-    mesh: Mesh
-    transition: Transition
-    meeting: LiveGroup
-
-
-class _Builder(threading.Thread):
-    """Makes the groups of the next epoch while the current one trains."""
-
-    def __init__(self, trainer: "Trainer", before: _Epoch, plan: Plan) -> None:
-        super().__init__(daemon=True, name=f"groups of epoch {before.number + 1}")
-        self._trainer, self._before, self._plan = trainer, before, plan
-        self._result: _Prepared | None = None
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._result = self._trainer.prepare(self._before, self._plan)
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> _Prepared:
-        self.join()
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
 
 
 class Trainer:
     def __init__(
         self,
-        worker: str,
-        plans: Sequence[Planned],
+        member: Member,
         *,
         model: Model,
         data: DataSource,
         config: TrainerConfig,
         store: Any,
-        reporter: Reporter,
+        link: Link,
+        hooks: Hooks | None = None,
     ) -> None:
-        self.worker, self._plans, self._model, self._data = worker, list(plans), model, data
-        self._config, self._store, self._reporter = config, store, reporter
-        self._dtype = DTYPES[config.dtype]
-        self._device = torch.device(config.device)
+        self.worker, self._config, self._store, self._link = member.name, config, store, link
+        self.ledger = MemberLedger(member)
+        self._workshop = Workshop(
+            self.ledger, model=model, data=data, config=config, hooks=hooks or Hooks()
+        )
+        self.stopwatch = self._workshop.stopwatch
         self.communicator = Communicator(
-            worker,
+            self.worker,
             store,
             backend=config.backend,
             host=config.host,
             timeout_ms=config.timeout_ms,
         )
-        self.stopwatch = Stopwatch(self._device)
+        self._plans: dict[int, Plan] = {}
+        self._epoch: Epoch | None = None
+        self._before: Epoch | None = None
+        """The epoch before a change, until everybody was seen in the new one."""
         self._num_updates = 0
-        self._builder: _Builder | None = None
-        self._closer: threading.Thread | None = None
-        self._epoch = self._first_epoch()
+        self._order: Order | None = None
+        """Accepted, and not carried out yet."""
+        self._change: Change | None = None
+        self._report: Report | None = None
+        self._stopping = self._stopped = self._left = False
+        self._broken_at = 0.0
+        self._closer: Background[None] | None = None
+        link.on_freeze(self.interrupt)
 
-    # Setting up.
+    # Being told.
 
-    def _first_epoch(self) -> _Epoch:
-        plan = self._plans[0].plan
-        mesh = make_mesh(self.communicator, plan, 0)
-        epoch = _Epoch(0, plan, mesh)
-        state = self._build_state(plan)
-        slices = fresh_slices(state)
-        for piece in slices.values():
-            self._model.fill(piece.parameter, piece.tensor, piece.box)
-        self._set_up(epoch, state, slices)
-        self._start_builder(epoch)
-        return epoch
+    def interrupt(self, reason: str) -> None:
+        """End whatever this worker is blocked in; safe from any thread."""
+        self.communicator.wake(reason)
 
-    def _build_state(self, plan: Plan) -> WorkerState:
-        return build_state(plan, self.worker, self._model.build_unit, self._dtype, self._device)
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._link.newest_freeze > max(self.ledger.round, self.ledger.epoch)
 
-    def _set_up(self, epoch: _Epoch, state: WorkerState, slices: dict[str, Slice]) -> None:
-        """Bind modules, gradients, messages, reduction and optimizer of an epoch together."""
-        state.attach(slices)
-        epoch.state = state
-        if not state.units:
-            return
-        plan, mesh = epoch.plan, epoch.mesh
-        layout, lists = lower(plan)
-        actions = lists[layout.lane_of_worker[self.worker]]
-        groups: dict[str, TensorGroup] = {}
-        for stage, position in plan.seats[self.worker]:
-            groups[stage.name] = mesh.tensor_group(stage, position) or LocalGroup()
-        order = [action.number for action in actions if action.kind == "REDUCE"]
-        epoch.reduction = Reduction(state, mesh, list(dict.fromkeys(order)))
-        epoch.interpreter = Interpreter(
-            plan,
-            actions,
-            state=state,
-            data=self._data,
-            computation=Computation(
-                state.units,
-                groups,
-                len(plan.units),
-                recompute=plan.schedule.recompute,
-                seed=self._config.seed,
-                stopwatch=self.stopwatch,
-            ),
-            messages=Messages(
-                plan,
-                self.worker,
-                mesh,
-                actions,
-                backend=self._config.backend,
-                width=self._model.width,
-                dtype=self._dtype,
-                device=self._device,
-            ),
-            reduction=epoch.reduction,
-            everyone=mesh.everyone(),
-            optimizer=SliceOptimizer(self._config.optimizer, state, self._num_updates),
-            clip_norm=self._config.optimizer.clip_limit,
-            stopwatch=self.stopwatch,
-        )
+    def _check(self) -> None:
+        if self._is_interrupted:
+            raise GroupBroken(f"frozen by round {self._link.newest_freeze}")
+        if self.communicator.woken:
+            raise GroupBroken(self.communicator.woken)
 
-    def _start_builder(self, epoch: _Epoch) -> None:
-        following = epoch.number + 1
-        if self._change_after(epoch) >= 0:
-            self._builder = _Builder(self, epoch, self._plans[following].plan)
+    def _tell(self) -> None:
+        self._link.tell(self.ledger.state())
 
-    def _change_after(self, epoch: _Epoch) -> int:
-        """The step at which the next plan begins; -1: the run ends under this one."""
-        following = epoch.number + 1
-        step = self._plans[following].at_step if following < len(self._plans) else -1
-        return step if step < self._config.num_steps else -1
+    def _heed(self, timeout_s: float = 0.0) -> None:
+        """Take the words that are there, or wait for one."""
+        while not self._left and (word := self._link.wait(timeout_s)) is not None:
+            self._hear(word)
+            timeout_s = 0.0
 
-    def prepare(self, before: _Epoch, plan: Plan) -> _Prepared:
-        """The groups of the next epoch, and one over everybody of both plans to move state by."""
-        number = before.number + 1
-        mesh = make_mesh(self.communicator, plan, number, before.mesh)
-        members = tuple(dict.fromkeys((*before.plan.workers, *plan.workers)))
-        transition = plan_transition(before.plan, plan)
-        meeting = LiveGroup("meeting", (self.worker,), 0, None, self._config.backend)
-        if self.worker in members:
-            meeting = self.communicator.make("meeting", members, number)
-        return _Prepared(mesh, transition, meeting)
+    def _hear(self, word: Message) -> None:
+        match word:
+            case Stop():
+                self._stopping = True
+            case Leave():
+                self._left = True
+            case Void(number=number):
+                self.ledger.on_void(number)
+                if self._change is not None and self.ledger.pending == 0:
+                    self._drop_change(f"change {number} is void")
+                self._tell()
+            case Freeze():
+                self._freeze(word)
+            case Order():
+                self._consider(word)
 
-    # Running.
+    def _freeze(self, freeze: Freeze) -> None:
+        report = self.ledger.on_freeze(freeze)
+        if report is not None:
+            self._drop_change(f"round {freeze.round}")
+            self._report = report
+            self._tell()
+
+    def _consider(self, order: Order) -> None:
+        is_good, why = self.ledger.accepts(order)
+        if not is_good:
+            print(f"order {order.number} ({order.kind}) is not obeyed: {why}", flush=True)
+        elif order.kind == "change" and self._has_role:
+            self.ledger.prepare(order)
+            self._plans[order.number] = self._read_plan(order.plan)
+            self._drop_change(f"change {order.number} takes its place")
+            self._change = self._prepare(order)
+            self._tell()
+        else:
+            self._order = order
+
+    def _read_plan(self, change: PlanChange) -> Plan:
+        if isinstance(change, FullPlan):
+            return parse_plan(change.text)
+        if isinstance(change, SamePlan):
+            return self._plans[change.epoch]
+        return without_workers(self._plans[change.epoch], change.gone)[0]
+
+    @property
+    def _has_role(self) -> bool:
+        return self._epoch is not None and self._epoch.interpreter is not None
+
+    # The loop.
+
+    def start(self) -> None:
+        """Wait for the first order and carry it out."""
+        while self._order is None and not self._left:
+            self._heed(_WORD_S)
+        if self._order is not None:
+            order, self._order = self._order, None
+            self._obey(order)
 
     def run(self) -> int:
-        """All steps; the number of the step that would come next."""
-        step = self._plans[0].at_step
-        while step < self._config.num_steps:
-            change = self._change_after(self._epoch)
-            if step == change:
-                self._change(step)
-                continue
-            if self._epoch.interpreter is None:
-                if not self._wait_for_role(change):
-                    return step
-                step = change
-                continue
-            outcome = self.run_step(step)
-            step += 1
-            if outcome.stop:
-                return step
-        return step
+        """Until everybody is done; the number of the step that would come next."""
+        while not self._left:
+            try:
+                if self._order is not None:
+                    order, self._order = self._order, None
+                    self._obey(order)
+                elif not self._advance():
+                    self._finish()
+            except GroupBroken as error:
+                self._break_off(error)
+                self._await_order()
+        return self.ledger.version
 
-    def run_step(self, step: int) -> Outcome:
+    def _advance(self) -> bool:
+        """One step, or some waiting; False: all is done."""
+        self._heed()
+        self._check()
+        if self._order is not None:
+            return True
+        if not self._has_role:
+            self._heed(_POLL_S)
+            return not self._left
+        if self._stopped or self.ledger.version >= self._config.num_steps:
+            return False
+        self.run_step()
+        return True
+
+    def _finish(self) -> None:
+        """Everything is done here; others may still need this worker to recover."""
+        if not self.ledger.is_done:
+            self.ledger.done()
+            self._link.finished(self.ledger.version)
+            self._tell()
+        self._heed(_POLL_S)
+        if self._order is None:
+            self._check()
+
+    def _break_off(self, error: GroupBroken) -> None:
+        """Stop here, have everybody else stop, and note what there is."""
+        self._broken_at = self._broken_at or time.perf_counter()
+        self.communicator.wake(str(error))
+        if self._epoch is not None and self._epoch.interpreter is not None:
+            self._epoch.interpreter.break_off()
+            if self._workshop.device.type == "cuda":
+                torch.cuda.synchronize(self._workshop.device)
+        if not self._is_interrupted and not self.ledger.is_frozen:
+            print(f"broken in step {self.ledger.version}: {error}", flush=True)
+            self.ledger.on_broken(str(error))
+            self._tell()
+
+    def _await_order(self) -> None:
+        """Answer freezes until an order comes that ends the last of them."""
+        while self._order is None and not self._left:
+            self._heed(_WORD_S)
+
+    # Steps.
+
+    def run_step(self) -> Agreed:
         """One step under the current plan, reported."""
+        epoch = self._epoch
+        assert epoch is not None and epoch.interpreter is not None
+        interpreter = epoch.interpreter
+        interpreter.before_agree = self._update_ready
+        interpreter.before_apply = self._give_result
+        if self._change is not None:
+            self._link_up(self._change)
         start = time.perf_counter()
-        assert self._epoch.interpreter is not None
-        outcome = self._epoch.interpreter.run_step(step, stop=self._reporter.stop_requested())
+        agreed = interpreter.run_step(self.ledger.version, stop=self._stopping)
+        self._before = None
+        self._step_done(agreed.outcome, time.perf_counter() - start)
+        self._stopped = self._stopped or agreed.stop
+        if agreed.switch and not agreed.stop:
+            self._go_over()
+        return agreed
+
+    def _update_ready(self) -> None:
+        """The last moment before an agreement to become ready for the pending change."""
+        change, step = self._change, self.ledger.version
+        if change is not None and step + 1 >= change.order.at_step:
+            self.ledger.set_ready(change.is_ready(step))
+
+    def _link_up(self, change: Change) -> None:
+        """Begin to feed, once the links are there. Between two steps, so that a feed begins with
+        the state of a step's beginning.
+        """
+        assert self._epoch is not None and self._epoch.state is not None
+        change.start_feeding(
+            self._epoch.state,
+            version=self.ledger.version,
+            num_updates=self._num_updates,
+            delay_ms=self._config.feed_delay_ms,
+        )
+
+    def _give_result(self, outcome: Outcome) -> None:
         self._num_updates += outcome.applied
-        seconds = time.perf_counter() - start
+        if self._change is not None:
+            for feeder in self._change.feeders:
+                feeder.give_result(outcome)
+
+    def _step_done(self, outcome: Outcome, seconds: float) -> None:
         self.stopwatch.read()
-        self._reporter.step_done(
+        self._link.step_done(
             StepReport(
-                step=step,
-                epoch=self._epoch.number,
+                step=outcome.step,
+                epoch=self.ledger.epoch,
                 seconds=seconds,
                 loss=outcome.loss,
                 norm=outcome.norm,
                 num_tokens=outcome.num_tokens,
-                learning_rate=self._config.optimizer.rate_at(step),
+                learning_rate=self._config.optimizer.rate_at(outcome.step) * outcome.rate_factor,
                 applied=outcome.applied,
                 checksums=self.checksums() if self._config.verify else {},
             )
         )
-        return outcome
 
-    def _wait_for_role(self, change: int) -> bool:
-        """Without a role in this epoch: wait for the next one; False: the run ends first."""
-        if change < 0:
-            return False
-        key = f"changed/{self._epoch.number + 1}"
-        while not self._store.check([key]):
-            if self._reporter.stop_requested():
-                return False
-            time.sleep(_POLL_S)
-        return True
+    # Orders.
 
-    def _change(self, step: int) -> None:
+    def _obey(self, order: Order) -> None:
+        plan = self._plans[order.number] = self._read_plan(order.plan)
+        if not self.ledger.is_in(order):
+            self._leave_out(order, plan)
+        elif order.kind == "start":
+            self._start(order, plan)
+        elif order.kind == "recover":
+            self._recover(order, plan)
+        elif order.kind == "change":
+            self._join(order, plan)
+        else:
+            raise HoldfastError(f"order {order.number}: {order.kind} is not possible here")
+        self._tell()
+
+    def _leave_out(self, order: Order, plan: Plan) -> None:
+        """No role in the new plan; the process stays for the next one."""
+        self._renew()
+        self.ledger.enter(order)
+        self._epoch = Epoch(order.number, plan, Mesh(plan, order.number, {}, 0))
+        self._before = None
+        self._broken_at = 0.0
+
+    def _start(self, order: Order, plan: Plan) -> None:
+        mesh = self._await(self._build(plan, order.number))
+        self._begin(order, Epoch(order.number, plan, mesh))
+
+    def _begin(self, order: Order, epoch: Epoch) -> None:
+        """With the initial values, which anybody can make."""
+        state = self._workshop.build_state(epoch.plan)
+        slices = fresh_slices(state)
+        for piece in slices.values():
+            self._workshop.model.fill(piece.parameter, piece.tensor, piece.box)
+        self._num_updates = 0
+        self._workshop.set_up(epoch, state, slices, 0)
+        self.ledger.enter(order)
+        self._epoch = epoch
+
+    def _recover(self, order: Order, plan: Plan) -> None:
+        share, old = order.share, self._epoch
+        assert share is not None
+        if share.revert:
+            old = self._before
+        self._renew()
+        base = restrict(plan_exchanges(self._plans[share.base]), plan.workers)
+        groups = [("reduce", e.members) for found in base for e in found if len(e.members) > 1]
+        building = self._build(plan, order.number, [g for g in groups if self.worker in g[1]])
+        followed = share.outcome is not None and self.ledger.version < share.step
+        if old is None or old.state is None:
+            mesh = self._await(building)
+            if share.step:
+                raise InternalError(f"{self.worker} has no state for step {share.step}")
+            self._begin(order, Epoch(order.number, plan, mesh))
+            return
+        if followed and share.outcome is not None:
+            self._follow(old, share.outcome)
+        losses: Losses = old.interpreter.losses if old.interpreter is not None else {}
+        epoch = Epoch(order.number, plan, self._await(building))
+        epoch.state = old.state.under(plan)
+        results = self._report.results if self._report is not None and not followed else ()
+        keeps = share.keep or share.give or share.done or share.speak
+        self.ledger.enter(order)
+        self._epoch, self._before = epoch, None
+        self._tell()
+        if keeps:
+            slots = Slots(epoch.state, self._plans[share.base], plan.workers)
+            completion = Completion(share, slots, epoch.state, results, losses)
+            self._workshop.set_up_completion(epoch, completion, slots, self._num_updates)
+            self.run_step()
+        self._workshop.set_up_again(epoch, self._num_updates)
+        if not keeps and self.ledger.version < self._config.num_steps:
+            self.run_step()
+        self._recovered(order, followed, len(share.micro_batches))
+
+    def _recovered(self, order: Order, followed: bool, num_micro_batches: int) -> None:
+        stall = time.perf_counter() - self._broken_at if self._broken_at else 0.0
+        self._broken_at = 0.0
+        step = order.share.step if order.share is not None else 0
+        self._link.recovered(RecoveryReport(step, order.number, stall, num_micro_batches, followed))
+
+    def _follow(self, epoch: Epoch, outcome: Outcome) -> None:
+        assert epoch.interpreter is not None
+        start = time.perf_counter()
+        epoch.interpreter.before_apply = self._give_result
+        epoch.interpreter.follow(outcome)
+        self._step_done(outcome, time.perf_counter() - start)
+
+    # Groups.
+
+    def _renew(self) -> None:
+        """Give up all groups; a freeze that has come meanwhile is not overheard."""
+        old, self.communicator = self.communicator, self.communicator.renew()
+        old.wake("given up")
+        self._close_aside(old)
+        if self._is_interrupted:
+            self.communicator.wake("frozen again")
+        self._check()
+
+    def _close_aside(self, old: Communicator, groups: list[LiveGroup] | None = None) -> None:
+        """Closing takes gloo some 10 ms for every group: nobody waits for it."""
+        before = self._closer
+
+        def close() -> None:
+            if before is not None:
+                before.join()
+            if groups is None:
+                old.close_all()
+            else:
+                old.close(groups)
+
+        self._closer = Background("closing groups", close)
+
+    def _build(self, plan: Plan, number: int, more: Any = ()) -> Background[Mesh]:
+        communicator = self.communicator
+        return Background(
+            f"groups of epoch {number}",
+            lambda: make_mesh(communicator, plan, number, None, more),
+        )
+
+    def _await(self, building: Background[Any]) -> Any:
+        """What is being made; given up when a freeze comes."""
+        while building.is_alive():
+            building.join(_POLL_S)
+            self._check()
+        return building.result()
+
+    # Changes.
+
+    def _prepare(self, order: Order) -> Change:
+        assert self._epoch is not None
+        plan = self._plans[order.number]
+        return prepare_change(order, plan, self._epoch, self.communicator)
+
+    def _drop_change(self, why: str) -> None:
+        if self._change is not None:
+            self._change.close(why)
+            self._change = None
+
+    def _go_over(self) -> None:
         """From the current plan to the next, between two steps."""
         start = time.perf_counter()
-        before = self._epoch
-        assert self._builder is not None
+        change, before = self._change, self._epoch
+        assert change is not None and before is not None
+        number = change.order.number
         if self.worker == before.plan.workers[0]:
-            self._store.set(f"changed/{before.number + 1}", str(self._num_updates))
-        prepared = self._builder.result()
-        if self.worker not in before.plan.seats:
-            self._num_updates = int(self._store.get(f"changed/{before.number + 1}"))
-        after = _Epoch(before.number + 1, self._plans[before.number + 1].plan, prepared.mesh)
-        state = self._build_state(after.plan)
-        old = before.state.slices if before.state is not None else {}
-        slices, num_bytes = carry_out(
-            prepared.transition, self.worker, prepared.meeting, old, state
-        )
-        self._set_up(after, state, slices)
-        if prepared.meeting.size > 1:
+            told = f"{self.ledger.version} {self._num_updates}"
+            self._store.set(f"changed/{number}", told)
+        for feeder in change.feeders:
+            feeder.switch(self.ledger.version - 1)
+        self._change = None
+        self._enter_change(change, start)
+
+    def _enter_change(self, change: Change, start: float) -> None:
+        before, order = self._epoch, change.order
+        assert before is not None
+        mesh = self._await(change.building)
+        meeting = self._await(change.meeting)
+        after = Epoch(order.number, self._plans[order.number], mesh)
+        state = self._workshop.build_state(after.plan)
+        old = before.slices
+        slices, num_bytes = carry_out(change.transition, self.worker, meeting, old, state)
+        self._workshop.set_up(after, state, slices, self._num_updates)
+        if meeting is not None and meeting.size > 1:
             # Whoever leaves keeps its state until everyone is here.
-            prepared.meeting.all_reduce(torch.zeros(1))
-        gone = left_over(before.mesh, after.mesh)
-        self._epoch = after
-        self._close_aside([*gone, prepared.meeting])
-        self._start_builder(after)
+            meeting.all_reduce(torch.zeros(1))
+        self._enter(order, before, after, num_bytes, start)
+        gone = left_over(before.mesh, mesh)
+        self._close_aside(self.communicator, [*gone, *([meeting] if meeting else [])])
+
+    def _enter(
+        self, order: Order, before: Epoch | None, after: Epoch, num_bytes: int, start: float
+    ) -> None:
+        self._epoch, self._before = after, before
         mesh = after.mesh
-        self._reporter.plan_changed(
+        if self.ledger.epoch != order.number:
+            self.ledger.enter(order)
+        self._tell()
+        self._link.plan_changed(
             ChangeReport(
-                step=step,
+                step=self.ledger.version,
                 epoch=after.number,
                 stall_s=time.perf_counter() - start,
                 bytes_received=num_bytes,
@@ -377,30 +472,68 @@ class Trainer:
             )
         )
 
-    def _close_aside(self, groups: list[LiveGroup]) -> None:
-        """Closing takes gloo some 10 ms for every group: the next step does not wait for it."""
-        if self._closer is not None:
-            self._closer.join()
-        close = self.communicator.close
-        self._closer = threading.Thread(target=close, args=(groups,), daemon=True)
-        self._closer.start()
+    def _join(self, order: Order, plan: Plan) -> None:
+        """Take part from the switch on: fed until then, or with what is moved at the switch."""
+        start = time.perf_counter()
+        self.ledger.prepare(order)
+        self._tell()
+        if all(joiner.name != self.worker for joiner in order.joiners):
+            self._wait_for_switch(order, plan)
+            return
+        if self.communicator.woken:
+            self._renew()
+        state = self._workshop.build_state(plan)
+        state.attach(fresh_slices(state))
+        building = self._build(plan, order.number)
+        links = self._await(join_links(self.communicator, order, self.worker))
+        catch_up = CatchUp(state, links, self._config.optimizer, order.lineage)
+        while not catch_up.wait(_POLL_S):
+            self._heed()
+            self._check()
+            if self.ledger.pending != order.number:  # it is void
+                return
+        epoch = Epoch(order.number, plan, self._await(building))
+        self._num_updates = catch_up.num_updates
+        self._workshop.set_up(epoch, state, state.slices, self._num_updates)
+        self.ledger.enter(order, version=catch_up.version, outcome=catch_up.outcome)
+        self._enter(order, None, epoch, catch_up.bytes_received, start)
+        self._close_aside(self.communicator, list(links.values()))
+
+    def _wait_for_switch(self, order: Order, plan: Plan) -> None:
+        """Nobody feeds this worker: it gets its state in one go when the others go over."""
+        if self._epoch is None:
+            raise InternalError(f"{self.worker} joins, and nobody feeds it or told it the plan")
+        change = prepare_change(order, plan, self._epoch, self.communicator)
+        key = f"changed/{order.number}"
+        while not self._store.check([key]):
+            self._heed(_POLL_S)
+            self._check()
+            if self._left or self.ledger.pending != order.number:
+                change.close("not entered")
+                return
+        version, self._num_updates = map(int, self._store.get(key).split())
+        self.ledger.enter(order, version=version)
+        self._enter_change(change, time.perf_counter())
 
     # What others want to know.
 
     @property
     def slices(self) -> dict[str, Slice]:
-        return self._epoch.state.slices if self._epoch.state is not None else {}
+        return self._epoch.slices if self._epoch is not None else {}
 
     @property
     def plan(self) -> Plan:
+        assert self._epoch is not None
         return self._epoch.plan
 
     @property
     def staging_bytes(self) -> int:
-        return self._epoch.reduction.staging_bytes if self._epoch.reduction is not None else 0
+        reduction = self._epoch.reduction if self._epoch is not None else None
+        return reduction.staging_bytes if reduction is not None else 0
 
     def profile(self) -> Profile:
         """What this worker has measured. Everybody must ask at the same step: links are probed."""
+        assert self._epoch is not None
         medians = self.stopwatch.medians()
         probe = probe_groups(self._epoch.mesh, self.worker)
         costs = unit_costs(medians, self.plan)
@@ -410,22 +543,11 @@ class Trainer:
         """Of every piece that several workers hold, parameters and moments: equal on all of
         them.
         """
-        sums: dict[str, int] = {}
-        for unit, exchanges in enumerate(plan_exchanges(self._epoch.plan)):
-            for number, exchange in enumerate(exchanges):
-                if self.worker in exchange.members and len(exchange.members) > 1:
-                    parts = [
-                        self.slices[piece.tensor].part(kind, piece.box).reshape(-1)
-                        for piece in exchange.pieces
-                        for kind in KINDS
-                    ]
-                    sums[f"{unit}/{number}"] = digest(torch.cat(parts))
-        return sums
+        assert self._epoch is not None
+        return checksums(self.worker, self._epoch)
 
     def close(self) -> None:
-        if self._builder is not None:
-            # After a clean stop it ends by itself; after a failure its peers may never come.
-            self._builder.join(_CLOSE_S)
+        self._drop_change("the end")
         if self._closer is not None:
             self._closer.join()
         self.communicator.close_all()

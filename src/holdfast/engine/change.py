@@ -1,0 +1,141 @@
+"""A planned change on its way: groups, links to those who join, and what moves at the switch.
+
+All of it is made on threads beside the training. A worker that joins and is fed has its state by
+the time of the switch, so nothing moves then; whatever else the new plan needs elsewhere is moved
+between the two steps, over one group of everybody concerned.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.control.order import Joiner, Order
+from holdfast.engine.epoch import Background, Epoch
+from holdfast.engine.feed import Feeder, fed_pieces
+from holdfast.engine.groups import Communicator, LiveGroup
+from holdfast.engine.mesh import Mesh, make_mesh
+from holdfast.engine.state import WorkerState
+from holdfast.plan.plan import Plan
+from holdfast.plan.transition import Transition, plan_transition
+
+Links = dict[str, LiveGroup]
+
+
+class Change:
+    def __init__(
+        self,
+        order: Order,
+        plan: Plan,
+        transition: Transition,
+        *,
+        building: Background[Mesh],
+        meeting: Background[LiveGroup | None],
+        links: Background[Links],
+    ) -> None:
+        self.order, self.transition = order, transition
+        self.building, self.meeting = building, meeting
+        self.feeders: list[Feeder] = []
+        self._plan, self._links = plan, links
+        self._is_fed = False
+
+    def is_ready(self, step: int) -> bool:
+        """May this worker vote for the switch in the agreement of `step`? A change for a certain
+        step is waited for; any other is entered when everything is there.
+        """
+        if self.order.at_step and not self.order.joiners:
+            return True
+        made = (self.building, self.meeting, self._links)
+        return (
+            all(background.is_done for background in made)
+            and self._is_fed
+            and all(feeder.is_current(step) for feeder in self.feeders)
+        )
+
+    def start_feeding(
+        self, state: WorkerState, *, version: int, num_updates: int, delay_ms: int
+    ) -> None:
+        """Once the links are there; does nothing before that, and nothing a second time."""
+        if self._is_fed or not self._links.is_done:
+            return
+        self._is_fed = True
+        sources = {joiner.name: joiner.sources for joiner in self.order.joiners}
+        for name, group in self._links.result().items():
+            pieces = fed_pieces(self._plan, name)
+            mine = {
+                unit: found for unit, found in pieces.items() if sources[name][unit] == state.worker
+            }
+            self.feeders.append(
+                Feeder(
+                    group,
+                    name,
+                    mine,
+                    state,
+                    version=version,
+                    num_updates=num_updates,
+                    lineage=self.order.lineage,
+                    delay_ms=delay_ms,
+                )
+            )
+
+    def close(self, why: str) -> None:
+        """It is not entered. What is still being made is nobody's any more."""
+        for feeder in self.feeders:
+            feeder.close(why)
+
+
+def prepare_change(order: Order, plan: Plan, before: Epoch, communicator: Communicator) -> Change:
+    number, worker = order.number, communicator.worker
+    fed = [joiner.name for joiner in order.joiners]
+    transition = plan_transition(before.plan, plan)
+    moves = tuple(move for move in transition.moves if move.target not in fed)
+    transition = msgspec.structs.replace(transition, moves=moves)
+    everybody = dict.fromkeys((*before.plan.workers, *plan.workers))
+    members = tuple(name for name in everybody if name not in fed)
+    unfed = [name for name in plan.workers if name not in before.plan.seats and name not in fed]
+    meets = bool(moves or unfed) and worker in members
+
+    def meet() -> LiveGroup | None:
+        return communicator.make("meeting", members, number) if meets else None
+
+    return Change(
+        order,
+        plan,
+        transition,
+        building=Background(
+            f"groups of epoch {number}",
+            lambda: make_mesh(communicator, plan, number, before.mesh),
+        ),
+        meeting=Background(f"meeting of epoch {number}", meet),
+        links=source_links(communicator, order),
+    )
+
+
+def source_links(communicator: Communicator, order: Order) -> Background[Links]:
+    """This worker's links to those it feeds, in the order in which everybody makes them."""
+    worker = communicator.worker
+    joiners = [joiner for joiner in sorted_joiners(order) if worker in joiner.sources.values()]
+
+    def make() -> Links:
+        return {
+            joiner.name: communicator.make("feed", (worker, joiner.name), order.number)
+            for joiner in joiners
+        }
+
+    return Background(f"feeds of epoch {order.number}", make)
+
+
+def join_links(communicator: Communicator, order: Order, joiner: str) -> Background[Links]:
+    """A joiner's links to its sources."""
+    sources: Mapping[int, str] = next(j.sources for j in order.joiners if j.name == joiner)
+
+    def make() -> Links:
+        return {
+            source: communicator.make("feed", (source, joiner), order.number)
+            for source in sorted(set(sources.values()))
+        }
+
+    return Background(f"feeds of epoch {order.number}", make)
+
+
+def sorted_joiners(order: Order) -> list[Joiner]:
+    return sorted(order.joiners, key=lambda joiner: joiner.name)

@@ -1,0 +1,111 @@
+"""Completing a broken step: which gradients here count, and what is added to them.
+
+The slots are those of the plan in which the step was begun, among the workers that are left. For
+each of them a worker brings its local sum (what the order kept, and what it computes again), or the
+reduced result that it alone hands on, or nothing.
+
+A micro-batch that runs again passes all its units, but its gradient is added only where it is
+missing: what must not get it is put back after the unit's backward pass.
+"""
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.control.order import Share
+from holdfast.control.report import LOSS_PART, Part, Slot
+from holdfast.control.resolve import slot_adders
+from holdfast.engine.state import WorkerState, local_index
+from holdfast.plan.plan import Plan
+from holdfast.plan.reduce import Exchange, plan_exchanges, restrict
+
+Contribution = Literal["sum", "result", "nothing", "none needed"]
+Losses = dict[int, tuple[Tensor, int]]
+"""Micro-batch -> its loss sum and its number of tokens."""
+
+
+class Slots:
+    """The slots a worker holds, and what its units add to them."""
+
+    def __init__(self, state: WorkerState, base: Plan, workers: Collection[str]) -> None:
+        """`base` numbers them; `workers` are those who take part."""
+        self.exchanges: dict[Slot, Exchange] = {
+            (unit, number): exchange
+            for unit, found in enumerate(restrict(plan_exchanges(base), workers))
+            for number, exchange in enumerate(found)
+            if state.worker in exchange.members
+        }
+        adders = slot_adders(base)
+        self.parts: dict[int, tuple[Part, ...]] = {
+            unit: tuple((*slot, unit) for slot in self.exchanges if unit in adders[slot])
+            for unit in state.units
+        }
+        """Unit -> the parts that its gradients go into."""
+
+    def of_unit(self, unit: int) -> list[tuple[Slot, Exchange]]:
+        return [(slot, found) for slot, found in self.exchanges.items() if slot[0] == unit]
+
+
+class Completion:
+    def __init__(
+        self,
+        share: Share,
+        slots: Slots,
+        state: WorkerState,
+        results: Collection[Slot],
+        losses: Losses,
+    ) -> None:
+        """`results`: what is reduced here; `losses`: those known here."""
+        self.share, self._slots, self._state = share, slots, state
+        self._results = frozenset(results)
+        self.losses = {number: losses[number] for number in share.speak}
+        self._saved: list[tuple[Tensor, Tensor]] = []
+
+    def clear(self) -> None:
+        """Forget the sums that do not count."""
+        kept = {*self.share.keep, *self._results}
+        for slot in self._slots.exchanges:
+            if slot not in kept:
+                for piece in self._pieces(slot):
+                    piece.zero_()
+
+    def _pieces(self, slot: Slot) -> list[Tensor]:
+        """Where the slot's gradients lie."""
+        bucket = self._state.buckets[slot[0]]
+        return [
+            bucket.gradient(piece.tensor)[local_index(bucket.slices[piece.tensor].box, piece.box)]
+            for piece in self._slots.exchanges[slot].pieces
+        ]
+
+    def contribution(self, slot: Slot) -> Contribution:
+        if slot in self.share.done:
+            return "none needed"
+        if slot in self.share.give:
+            return "result"
+        return "nothing" if slot in self._results else "sum"
+
+    def counts_loss(self, micro_batch: int) -> bool:
+        return micro_batch in self.share.recompute.get(LOSS_PART, ())
+
+    def wanted(self, unit: int, micro_batch: int) -> tuple[Part, ...]:
+        """The parts that miss this micro-batch's gradient of the unit."""
+        recompute = self.share.recompute
+        return tuple(
+            part for part in self._slots.parts[unit] if micro_batch in recompute.get(part, ())
+        )
+
+    def save(self, unit: int, micro_batch: int) -> None:
+        """Before the unit's backward: remember what must not change."""
+        wanted = self.wanted(unit, micro_batch)
+        spared = [part[:2] for part in self._slots.parts[unit] if part not in wanted]
+        pieces = [piece for slot in spared for piece in self._pieces(slot)]
+        self._saved = [(piece, piece.clone()) for piece in pieces]
+
+    def restore(self) -> None:
+        """After it."""
+        if self._saved:
+            targets, values = zip(*self._saved, strict=True)
+            torch._foreach_copy_(list(targets), list(values))
+        self._saved = []

@@ -1,0 +1,260 @@
+"""Everything that belongs to one plan on one worker, and how it is put together."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from holdfast.control.member import MemberLedger
+from holdfast.engine.completion import Completion, Slots
+from holdfast.engine.compute import Computation
+from holdfast.engine.data import DataSource
+from holdfast.engine.exchange import Messages
+from holdfast.engine.interpreter import Hooks, Interpreter
+from holdfast.engine.measure import Stopwatch
+from holdfast.engine.mesh import Mesh
+from holdfast.engine.movement import digest
+from holdfast.engine.optimizer import SliceOptimizer
+from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.engine.reduction import Reduction
+from holdfast.engine.state import KINDS, Slice, WorkerState, build_state
+from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
+from holdfast.engine.unit_module import Place, UnitModule
+from holdfast.errors import HoldfastError
+from holdfast.plan.actions import Action
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.lower import lower
+from holdfast.plan.plan import Plan
+from holdfast.plan.reduce import plan_exchanges
+from holdfast.plan.units import Box
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    num_steps: int
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "cpu"
+    backend: str = "gloo"
+    host: str = "127.0.0.1"
+    """The interface groups bind to."""
+    timeout_ms: int = 120_000
+    """How long one operation may take before its group counts as broken."""
+    verify: bool = False
+    """After every step, report checksums of everything that several workers hold."""
+    feed_delay_ms: int = 0
+    """For experiments: every state given to a joiner takes this much longer."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+class Model(Protocol):
+    """What the engine asks of a model."""
+
+    @property
+    def width(self) -> int:
+        """Of the hidden state between stages."""
+
+    def build_unit(self, number: int, place: Place) -> UnitModule: ...
+
+    def fill(self, out: Tensor, tensor: str, box: Box) -> None:
+        """Write the initial values of a box."""
+
+
+class Epoch:
+    """One plan as this worker runs it. Without a role there is no interpreter."""
+
+    def __init__(self, number: int, plan: Plan, mesh: Mesh) -> None:
+        self.number, self.plan, self.mesh = number, plan, mesh
+        self.state: WorkerState | None = None
+        self.interpreter: Interpreter | None = None
+        self.reduction: Reduction | None = None
+
+    @property
+    def slices(self) -> dict[str, Slice]:
+        return self.state.slices if self.state is not None else {}
+
+
+def checksums(worker: str, epoch: Epoch) -> dict[str, int]:
+    """Of every piece that several workers hold, parameters and moments: equal on all of them."""
+    sums: dict[str, int] = {}
+    for unit, exchanges in enumerate(plan_exchanges(epoch.plan)):
+        for number, exchange in enumerate(exchanges):
+            if worker in exchange.members and len(exchange.members) > 1:
+                parts = [
+                    epoch.slices[piece.tensor].part(kind, piece.box).reshape(-1)
+                    for piece in exchange.pieces
+                    for kind in KINDS
+                ]
+                sums[f"{unit}/{number}"] = digest(torch.cat(parts))
+    return sums
+
+
+class Workshop:
+    """Puts epochs together from the parts that stay the same over all of them."""
+
+    def __init__(
+        self,
+        ledger: MemberLedger,
+        *,
+        model: Model,
+        data: DataSource,
+        config: TrainerConfig,
+        hooks: Hooks,
+    ) -> None:
+        self.worker, self._ledger = ledger.member.name, ledger
+        self.model, self._data, self._config, self._hooks = model, data, config, hooks
+        self.dtype, self.device = DTYPES[config.dtype], torch.device(config.device)
+        self.stopwatch = Stopwatch(self.device)
+
+    def build_state(self, plan: Plan) -> WorkerState:
+        """Modules and buffers, without values."""
+        return build_state(plan, self.worker, self.model.build_unit, self.dtype, self.device)
+
+    def set_up(
+        self, epoch: Epoch, state: WorkerState, slices: dict[str, Slice], num_updates: int
+    ) -> None:
+        """Bind modules, gradients, messages, reduction and optimizer of an epoch together."""
+        state.attach(slices)
+        epoch.state = state
+        if state.units:
+            slots = Slots(state, epoch.plan, epoch.plan.workers)
+            self._equip(epoch, self._actions(epoch.plan), slots, num_updates, None)
+
+    def set_up_completion(
+        self, epoch: Epoch, completion: Completion, slots: Slots, num_updates: int
+    ) -> None:
+        """An epoch that begins with the rest of a broken step; `set_up_again` follows it."""
+        share = completion.share
+        actions = [
+            action
+            for action in self._actions(epoch.plan)
+            if action.kind in ("REDUCE", "AGREE", "STEP") or action.number in share.micro_batches
+        ]
+        self._equip(epoch, actions, slots, num_updates, completion)
+
+    def set_up_again(self, epoch: Epoch, num_updates: int) -> None:
+        """From the broken step to whole ones."""
+        assert epoch.state is not None
+        slots = Slots(epoch.state, epoch.plan, epoch.plan.workers)
+        self._equip(epoch, self._actions(epoch.plan), slots, num_updates, None)
+
+    def _actions(self, plan: Plan) -> list[Action]:
+        layout, lists = lower(plan)
+        return list(lists[layout.lane_of_worker[self.worker]])
+
+    def _equip(
+        self,
+        epoch: Epoch,
+        actions: list[Action],
+        slots: Slots,
+        num_updates: int,
+        completion: Completion | None,
+    ) -> None:
+        plan, mesh, state = epoch.plan, epoch.mesh, epoch.state
+        assert state is not None
+        order = [action.number for action in actions if action.kind == "REDUCE"]
+        epoch.reduction = Reduction(
+            state,
+            mesh,
+            list(dict.fromkeys(order)),
+            slots,
+            reduced=self._ledger.reduced,
+            completion=completion,
+        )
+        epoch.interpreter = Interpreter(
+            plan,
+            actions,
+            state=state,
+            data=self._data,
+            computation=self._computation(plan, mesh, state),
+            messages=self._messages(plan, mesh, actions),
+            reduction=epoch.reduction,
+            everyone=mesh.everyone(),
+            optimizer=SliceOptimizer(self._config.optimizer, state, num_updates),
+            clip_norm=self._config.optimizer.clip_limit,
+            stopwatch=self.stopwatch,
+            ledger=self._ledger,
+            slots=slots,
+            epoch=epoch.number,
+            completion=completion,
+            hooks=self._hooks,
+        )
+
+    def _computation(self, plan: Plan, mesh: Mesh, state: WorkerState) -> Computation:
+        groups: dict[str, TensorGroup] = {}
+        for stage, position in plan.seats[self.worker]:
+            groups[stage.name] = mesh.tensor_group(stage, position) or LocalGroup()
+        return Computation(
+            state.units,
+            groups,
+            len(plan.units),
+            recompute=plan.schedule.recompute,
+            seed=self._config.seed,
+            stopwatch=self.stopwatch,
+        )
+
+    def _messages(self, plan: Plan, mesh: Mesh, actions: list[Action]) -> Messages:
+        return Messages(
+            plan,
+            self.worker,
+            mesh,
+            actions,
+            backend=self._config.backend,
+            width=self.model.width,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+
+T = TypeVar("T")
+
+
+class Background(threading.Thread, Generic[T]):
+    """One call on a thread of its own, which can be given up: what it makes is then nobody's."""
+
+    def __init__(self, name: str, call: Callable[[], T]) -> None:
+        super().__init__(daemon=True, name=name)
+        self._call = call
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_done(self) -> bool:
+        return not self.is_alive() and self._error is None
+
+    def result(self) -> T:
+        self.join()
+        if self._error is not None:
+            raise self._error
+        made: T = self._result
+        return made
+
+
+def check_runnable(plan: Plan) -> None:
+    """What the engine does not do yet is refused before anything starts."""
+    for stage in plan.stages:
+        for axis, degree in stage.axes:
+            if axis != "tensor" and degree > 1:
+                raise HoldfastError(
+                    f"stage {stage.name} has {axis} degree {degree}; the engine runs only the "
+                    f"tensor axis so far, so {axis} must be 1"
+                )
+    holders = HolderMap(plan)
+    for worker in plan.workers:
+        for tensor, boxes in holders.slices(worker).items():
+            if len(boxes) > 1:
+                raise HoldfastError(
+                    f"{worker} would hold {tensor} in {len(boxes)} cuts, as its stages have "
+                    f"different tensor degrees; the engine holds one, so make them equal"
+                )

@@ -1,0 +1,253 @@
+"""Giving state to a worker that joins, without stopping anybody.
+
+Between a source and a joiner there is a link of its own, outside all groups of the others. On it
+travels, in one order:
+
+    state    a unit's parameters and moments at a version. They are copied in one go, at memory
+             speed; only an optimizer step that wants to begin at that very moment waits for it.
+    result   the reduced gradients and the outcome of a step, for every unit given before it
+    switch   from the next step on, the joiner takes part
+
+So a unit once given stays current, however long its bytes were on the way. After each message the
+joiner says which version it holds; a source is ready for the change when all its units are current
+in the agreement of a step. A joiner that is gone, or too slow for what it is sent, breaks the link
+and nothing else.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor
+
+from holdfast.control.joining import SourceFeed
+from holdfast.control.report import Outcome
+from holdfast.engine.groups import GroupBroken, LiveGroup
+from holdfast.engine.movement import digest
+from holdfast.engine.state import KINDS, WorkerState, local_index
+from holdfast.errors import invariant
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.plan import Plan
+from holdfast.plan.units import Box
+
+HEADER_BYTES = 1024
+CHUNK_BYTES = 8 * 2**20
+MAX_QUEUED_BYTES = 4 * 2**30
+"""Results that may wait for a slow joiner."""
+
+FeedKind = Literal["state", "result", "switch"]
+
+
+class FeedHeader(msgspec.Struct, frozen=True, kw_only=True):
+    kind: FeedKind
+    units: tuple[int, ...] = ()
+    version: int
+    """state: of what follows; result: the step's number; switch: the last step before it."""
+    num_updates: int = 0
+    lineage: int = 0
+    outcome: Outcome | None = None
+    checksum: int = 0
+
+
+def pack_header(header: FeedHeader) -> Tensor:
+    body = msgspec.msgpack.encode(header)
+    invariant(len(body) <= HEADER_BYTES - 4, f"a header of {len(body)} bytes for {header.units}")
+    data = len(body).to_bytes(4, "big") + body
+    return torch.frombuffer(bytearray(data.ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def unpack_header(tensor: Tensor) -> FeedHeader:
+    data = tensor.numpy().tobytes()
+    size = int.from_bytes(data[:4], "big")
+    return msgspec.msgpack.decode(data[4 : 4 + size], type=FeedHeader)
+
+
+def chunks(flat: Tensor) -> Sequence[Tensor]:
+    return flat.split(max(1, CHUNK_BYTES // flat.element_size()))
+
+
+Pieces = tuple[tuple[str, Box], ...]
+
+
+def fed_pieces(plan: Plan, joiner: str) -> dict[int, Pieces]:
+    """Per unit of the joiner, what it gets with it: (tensor, box), a tied tensor once."""
+    held = HolderMap(plan).slices(joiner)
+    units = [u for stage, _ in plan.seats[joiner] for u in range(stage.first, stage.stop)]
+    given: set[str] = set()
+    pieces: dict[int, Pieces] = {}
+    for unit in units:
+        names = [t.name for t in plan.units[unit].tensors if t.name not in given]
+        given.update(names)
+        pieces[unit] = tuple((name, held[name][0]) for name in names)
+    return pieces
+
+
+def state_of(state: WorkerState, pieces: Pieces) -> Tensor:
+    """A copy of parameters and moments, one behind the other."""
+    parts = [state.slices[name].part(kind, box) for name, box in pieces for kind in KINDS]
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def gradients_of(state: WorkerState, pieces: Pieces) -> Tensor:
+    found: list[Tensor] = []
+    for name, box in pieces:
+        own = state.slices[name]
+        gradient = own.parameter.grad
+        invariant(gradient is not None, f"{name} has no gradient to give")
+        assert gradient is not None
+        found.append(gradient[local_index(own.box, box)].reshape(-1))
+    return torch.cat(found)
+
+
+class _Message(msgspec.Struct):
+    header: FeedHeader
+    payload: Tensor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self.payload is None else self.payload.numel() * self.payload.element_size()
+
+
+class Feeder:
+    """One source's link to one joiner; the sending is done by a thread of its own."""
+
+    def __init__(
+        self,
+        group: LiveGroup,
+        joiner: str,
+        pieces: Mapping[int, Pieces],
+        state: WorkerState,
+        *,
+        version: int,
+        num_updates: int,
+        lineage: int,
+        delay_ms: int = 0,
+    ) -> None:
+        self.joiner, self.why_closed = joiner, ""
+        self._group, self._state, self._lineage = group, state, lineage
+        self._pieces = dict(pieces)
+        self._feed = SourceFeed(joiner, self._pieces)
+        self._delay_ms = delay_ms
+        self._version, self._num_updates = version, num_updates
+        self._queue: deque[_Message] = deque()
+        self._queued_bytes = 0
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"feed of {joiner}")
+        self._thread.start()
+
+    # On the training thread.
+
+    def give_result(self, outcome: Outcome) -> None:
+        """A step is about to be applied; its gradients are still as they were reduced."""
+        with self._changed:
+            units = self._feed.stepped(outcome.step)
+            if units and self._feed.is_open:
+                parts = [gradients_of(self._state, self._pieces[unit]) for unit in units]
+                self._put(
+                    _Message(
+                        FeedHeader(
+                            kind="result",
+                            units=units,
+                            version=outcome.step,
+                            lineage=self._lineage,
+                            outcome=outcome,
+                        ),
+                        torch.cat(parts),
+                    )
+                )
+            self._version = outcome.step + 1
+            self._num_updates += outcome.applied
+
+    def is_current(self, version: int) -> bool:
+        with self._changed:
+            return self._feed.is_current(version)
+
+    def switch(self, step: int) -> None:
+        """The joiner takes part from the step after this one."""
+        with self._changed:
+            self._put(_Message(FeedHeader(kind="switch", version=step)))
+
+    def close(self, why: str) -> None:
+        with self._changed:
+            self._close(why)
+
+    def _close(self, why: str) -> None:
+        self.why_closed = self.why_closed or why
+        self._feed.close()
+        self._queue.clear()
+        self._changed.notify()
+
+    def _put(self, message: _Message) -> None:
+        self._queue.append(message)
+        self._queued_bytes += message.num_bytes
+        if self._queued_bytes > MAX_QUEUED_BYTES:
+            self._close(f"{self.joiner} is too slow: {self._queued_bytes} bytes wait for it")
+        self._changed.notify()
+
+    # On its own thread.
+
+    def _run(self) -> None:
+        try:
+            while (message := self._next()) is not None:
+                self._send(message)
+                if message.header.kind == "switch":
+                    return
+        except GroupBroken as error:
+            self.close(str(error))
+
+    def _next(self) -> _Message | None:
+        """What waits, oldest first; else the next unit's state; None: the link is closed."""
+        with self._changed:
+            while self._feed.is_open:
+                if self._queue:
+                    message = self._queue.popleft()
+                    self._queued_bytes -= message.num_bytes
+                    return message
+                unit = self._feed.next_unit(self._version)
+                if unit is not None:
+                    return self._capture(unit)
+                self._changed.wait(1.0)
+        return None
+
+    def _capture(self, unit: int) -> _Message:
+        """Under the lock, so that no step is applied meanwhile."""
+        self._feed.sending(unit, self._version)
+        self._feed.sent()  # from here on its results follow it on the same link
+        return _Message(
+            FeedHeader(
+                kind="state",
+                units=(unit,),
+                version=self._version,
+                num_updates=self._num_updates,
+                lineage=self._lineage,
+            ),
+            state_of(self._state, self._pieces[unit]),
+        )
+
+    def _send(self, message: _Message) -> None:
+        header, payload = message.header, message.payload
+        if self._delay_ms and header.kind == "state":
+            time.sleep(self._delay_ms / 1000)
+        if payload is not None:
+            header = msgspec.structs.replace(header, checksum=digest(payload))
+        self._group.send(pack_header(header), self.joiner).wait()
+        if payload is not None:
+            for chunk in chunks(payload):
+                self._group.send(chunk, self.joiner).wait()
+        if header.kind == "switch":
+            return
+        held = torch.zeros(1, dtype=torch.int64)
+        self._group.receive(held, self.joiner).wait()
+        with self._changed:
+            for unit in header.units:
+                if int(held) < 0:
+                    self._feed.refused(unit)
+                else:
+                    self._feed.confirmed(unit, int(held))
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)

@@ -1,0 +1,49 @@
+"""What a trainer is given and what it tells, apart from torch: read where there is none."""
+
+import msgspec
+
+from holdfast.plan.plan import Plan
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A plan and the first step that runs under it."""
+
+    at_step: int
+    plan: Plan
+
+
+class StepReport(msgspec.Struct, frozen=True):
+    step: int
+    epoch: int
+    seconds: float
+    loss: float
+    norm: float
+    num_tokens: int
+    learning_rate: float
+    applied: bool
+    checksums: dict[str, int] = {}
+
+
+class ChangeReport(msgspec.Struct, frozen=True):
+    """One worker's view of a change of plan."""
+
+    step: int
+    epoch: int
+    stall_s: float
+    bytes_received: int
+    num_groups_kept: int
+    num_groups_made: int
+
+
+class RecoveryReport(msgspec.Struct, frozen=True):
+    """One worker's view of a recovery."""
+
+    step: int
+    """The one that was in flight."""
+    epoch: int
+    stall_s: float
+    """From the moment it could not go on to the end of the completed step."""
+    num_micro_batches: int
+    """That ran again, over all workers."""
+    followed: bool
+    """It had to apply a step that others had applied already."""

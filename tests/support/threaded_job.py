@@ -1,0 +1,217 @@
+"""A whole job in one process: the real coordinator, and every worker a thread with a real trainer.
+
+Groups are real, too. A worker "dies" by raising an exception that nothing catches, at a named point
+of a step; its connections then close. So a failure can be put anywhere, exactly.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.effects import Decided, Fail, Finish, Kill, Leave, Message, Record, Send, Start
+from holdfast.control.facts import Fact, NodeConnected, Tick, WorkerExited, WorkerTold
+from holdfast.control.order import Freeze
+from holdfast.control.report import Member
+from holdfast.control.settings import Settings
+from holdfast.control.state import WorkerState
+from holdfast.engine.epoch import TrainerConfig
+from holdfast.engine.groups import GroupBroken
+from holdfast.engine.interpreter import Hooks
+from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.engine.trainer import Trainer
+from holdfast.models.llama import LlamaOptions
+from holdfast.models.model import LlamaModel
+from holdfast.plan.plan import Plan
+from support.training import _INITIAL_SEED, _RUN_SEED, Task
+
+DEADLINE_S = 40.0
+
+
+class Died(BaseException):
+    """The end of a worker, without a word."""
+
+
+@dataclass
+class Fault:
+    """What happens to whom, where. Each happens once."""
+
+    worker: str
+    step: int
+    phase: str
+    kind: str = "die"
+    """die, or break: its groups break, and it lives."""
+    skip: int = 0
+    """How often the point is passed before."""
+    incarnation: int = 1
+    happened: bool = False
+
+
+class ThreadLink:
+    """(Link) Queues to and from the coordinator's thread."""
+
+    def __init__(self, job: "ThreadedJob", member: Member) -> None:
+        self.job, self.member = job, member
+        self.newest_freeze = 0
+        self.is_open = True
+        self._words: queue.Queue[Message] = queue.Queue()
+        self._call: Any = None
+
+    def on_freeze(self, call: Any) -> None:
+        self._call = call
+
+    def deliver(self, word: Message) -> None:
+        if not self.is_open:
+            return
+        self._words.put(word)
+        if isinstance(word, Freeze) and word.round > self.newest_freeze:
+            self.newest_freeze = word.round
+            if self._call is not None:
+                self._call(f"round {word.round}")
+
+    def wait(self, timeout_s: float) -> Message | None:
+        try:
+            return self._words.get(timeout=timeout_s) if timeout_s else self._words.get_nowait()
+        except queue.Empty:
+            return None
+
+    def tell(self, state: WorkerState) -> None:
+        if self.is_open:
+            self.job.facts.put(WorkerTold(state))
+
+    def step_done(self, report: StepReport) -> None:
+        self.job.steps.setdefault(self.member, []).append(report)
+
+    def plan_changed(self, report: ChangeReport) -> None:
+        self.job.changes.append((self.member, report))
+
+    def recovered(self, report: RecoveryReport) -> None:
+        self.job.recoveries.append((self.member, report))
+
+    def finished(self, next_step: int) -> None:
+        pass
+
+
+@dataclass
+class ThreadedJob:
+    task: Task
+    plan: Plan
+    faults: Sequence[Fault] = ()
+    restart: bool = True
+    settings: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.facts: queue.Queue[Fact] = queue.Queue()
+        self.links: dict[Member, ThreadLink] = {}
+        self.threads: dict[Member, threading.Thread] = {}
+        self.trainers: dict[Member, Trainer] = {}
+        self.steps: dict[Member, list[StepReport]] = {}
+        self.changes: list[tuple[Member, ChangeReport]] = []
+        self.recoveries: list[tuple[Member, RecoveryReport]] = []
+        self.decisions: list[str] = []
+        self.journal: list[Any] = []
+        self.errors: list[BaseException] = []
+        self.store = dist.HashStore()
+        self.is_over = False
+
+    def run(self) -> dict[str, torch.Tensor]:
+        """All steps; the parameters of all workers that were there at the end."""
+        settings = Settings(plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings)
+        self.coordinator = Coordinator(settings)
+        self.facts.put(NodeConnected(node="n0", agent="a", places=self.plan.workers))
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.is_over:
+            if self.errors:
+                raise self.errors[0]
+            if time.monotonic() > deadline:
+                raise AssertionError("no end: " + "\n".join(self.decisions))
+            try:
+                fact: Fact = self.facts.get(timeout=0.02)
+            except queue.Empty:
+                fact = Tick()
+            for effect in self.coordinator.take(fact, int(time.monotonic() * 1000)):
+                self._do(effect)
+        for thread in self.threads.values():
+            thread.join(10)
+        if self.errors:
+            raise self.errors[0]
+        return {}
+
+    def _do(self, effect: Any) -> None:
+        match effect:
+            case Record(entry=entry):
+                self.journal.append(entry)
+            case Send(member=member, message=message):
+                if member in self.links:
+                    self.links[member].deliver(message)
+            case Kill(member=member):
+                if member in self.links:
+                    self.links[member].is_open = False
+            case Start(member=member):
+                if member not in self.threads:
+                    self._start(member)
+            case Decided(text=text):
+                self.decisions.append(text)
+            case Finish():
+                self.is_over = True
+                for link in self.links.values():
+                    link.deliver(Leave())
+            case Fail(reason=reason):
+                raise AssertionError(reason)
+
+    def _start(self, member: Member) -> None:
+        self.links[member] = ThreadLink(self, member)
+        thread = threading.Thread(target=self._work, args=(member,), daemon=True, name=str(member))
+        self.threads[member] = thread
+        thread.start()
+
+    def _work(self, member: Member) -> None:
+        link, task = self.links[member], self.task
+        trainer = Trainer(
+            member,
+            model=LlamaModel(task.shape, LlamaOptions(dropout=task.dropout), seed=_INITIAL_SEED),
+            data=task.data,
+            config=TrainerConfig(
+                num_steps=task.num_steps,
+                seed=_RUN_SEED,
+                dtype=task.dtype,
+                optimizer=task.optimizer,
+                timeout_ms=20_000,
+                verify=True,
+                **self.config,
+            ),
+            store=self.store,
+            link=link,
+            hooks=Hooks(phase=lambda name, step: self._pass(member, name, step)),
+        )
+        self.trainers[member] = trainer
+        link.tell(trainer.ledger.state())
+        try:
+            trainer.run()
+        except Died:
+            link.is_open = False
+            trainer.communicator.wake("dead")
+            trainer.communicator.close_all()
+            self.facts.put(WorkerExited(member, "killed"))
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _pass(self, member: Member, phase: str, step: int) -> None:
+        for fault in self.faults:
+            here = (fault.worker, fault.incarnation, fault.phase, fault.step)
+            if fault.happened or here != (member.name, member.incarnation, phase, step):
+                continue
+            if fault.skip:
+                fault.skip -= 1
+                continue
+            fault.happened = True
+            if fault.kind == "die":
+                raise Died
+            raise GroupBroken("a cable was pulled")
