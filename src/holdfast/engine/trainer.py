@@ -17,92 +17,39 @@ from typing import Any
 import torch
 
 from holdfast.control.effects import Leave, Message, Stop, Void
-from holdfast.control.member import MemberLedger
-from holdfast.control.order import Freeze, FullPlan, Order, PlanChange, SamePlan
-from holdfast.control.report import Member, Outcome, Report
+from holdfast.control.order import Freeze, FullPlan, Order
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import Change, join_links, prepare_change
 from holdfast.engine.completion import Completion, Losses, Slots
-from holdfast.engine.data import DataSource
-from holdfast.engine.epoch import Background, Epoch, Model, TrainerConfig, Workshop, checksums
-from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
-from holdfast.engine.interpreter import Hooks
-from holdfast.engine.link import Link
-from holdfast.engine.measure import make_profile, probe_groups, unit_costs
-from holdfast.engine.mesh import Mesh, left_over, make_mesh
+from holdfast.engine.core import POLL_S, TrainerCore
+from holdfast.engine.epoch import Epoch
+from holdfast.engine.groups import GroupBroken
+from holdfast.engine.mesh import Mesh, left_over
 from holdfast.engine.movement import carry_out
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
-from holdfast.engine.state import Slice, fresh_slices
+from holdfast.engine.reports import ChangeReport, RecoveryReport
+from holdfast.engine.state import fresh_slices
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.plan import Plan
-from holdfast.plan.profile import Profile
 from holdfast.plan.reduce import plan_exchanges, restrict
-from holdfast.plan.survive import without_workers
-from holdfast.plan.text import parse_plan
 
-_POLL_S = 0.02
 _WORD_S = 60.0
-_CLOSE_S = 1.0
 
 
-class Trainer:
-    def __init__(
-        self,
-        member: Member,
-        *,
-        model: Model,
-        data: DataSource,
-        config: TrainerConfig,
-        store: Any,
-        link: Link,
-        hooks: Hooks | None = None,
-    ) -> None:
-        self.worker, self._config, self._store, self._link = member.name, config, store, link
-        self.ledger = MemberLedger(member)
-        self._workshop = Workshop(
-            self.ledger, model=model, data=data, config=config, hooks=hooks or Hooks()
-        )
-        self.stopwatch = self._workshop.stopwatch
-        self.communicator = Communicator(
-            self.worker,
-            store,
-            backend=config.backend,
-            host=config.host,
-            timeout_ms=config.timeout_ms,
-        )
-        self._plans: dict[int, Plan] = {}
-        self._epoch: Epoch | None = None
-        self._before: Epoch | None = None
-        """The epoch before a change, until everybody was seen in the new one."""
-        self._num_updates = 0
+class Trainer(TrainerCore):
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self._order: Order | None = None
         """Accepted, and not carried out yet."""
-        self._change: Change | None = None
-        self._report: Report | None = None
-        self._stopping = self._stopped = self._left = False
-        self._broken_at = 0.0
-        self._closer: Background[None] | None = None
-        link.on_freeze(self.interrupt)
+
+    def run_step(self) -> Agreed:
+        """One step, and the change to the next plan if it is agreed on."""
+        agreed = super().run_step()
+        if agreed.switch and not agreed.stop:
+            self._go_over()
+        return agreed
 
     # Being told.
-
-    def interrupt(self, reason: str) -> None:
-        """End whatever this worker is blocked in; safe from any thread."""
-        self.communicator.wake(reason)
-
-    @property
-    def _is_interrupted(self) -> bool:
-        return self._link.newest_freeze > max(self.ledger.round, self.ledger.epoch)
-
-    def _check(self) -> None:
-        if self._is_interrupted:
-            raise GroupBroken(f"frozen by round {self._link.newest_freeze}")
-        if self.communicator.woken:
-            raise GroupBroken(self.communicator.woken)
-
-    def _tell(self) -> None:
-        self._link.tell(self.ledger.state())
 
     def _heed(self, timeout_s: float = 0.0) -> None:
         """Take the words that are there, or wait for one."""
@@ -146,17 +93,6 @@ class Trainer:
         else:
             self._order = order
 
-    def _read_plan(self, change: PlanChange) -> Plan:
-        if isinstance(change, FullPlan):
-            return parse_plan(change.text)
-        if isinstance(change, SamePlan):
-            return self._plans[change.epoch]
-        return without_workers(self._plans[change.epoch], change.gone)[0]
-
-    @property
-    def _has_role(self) -> bool:
-        return self._epoch is not None and self._epoch.interpreter is not None
-
     # The loop.
 
     def start(self) -> None:
@@ -188,7 +124,7 @@ class Trainer:
         if self._order is not None:
             return True
         if not self._has_role:
-            self._heed(_POLL_S)
+            self._heed(POLL_S)
             return not self._left
         if self._stopped or self.ledger.version >= self._config.num_steps:
             return False
@@ -201,7 +137,7 @@ class Trainer:
             self.ledger.done()
             self._link.finished(self.ledger.version)
             self._tell()
-        self._heed(_POLL_S)
+        self._heed(POLL_S)
         if self._order is None:
             self._check()
 
@@ -223,73 +159,14 @@ class Trainer:
         while self._order is None and not self._left:
             self._heed(_WORD_S)
 
-    # Steps.
-
-    def run_step(self) -> Agreed:
-        """One step under the current plan, reported."""
-        epoch = self._epoch
-        assert epoch is not None and epoch.interpreter is not None
-        interpreter = epoch.interpreter
-        interpreter.before_agree = self._update_ready
-        interpreter.before_apply = self._give_result
-        if self._change is not None:
-            self._link_up(self._change)
-        start = time.perf_counter()
-        agreed = interpreter.run_step(self.ledger.version, stop=self._stopping)
-        self._before = None
-        self._step_done(agreed.outcome, time.perf_counter() - start)
-        self._stopped = self._stopped or agreed.stop
-        if agreed.switch and not agreed.stop:
-            self._go_over()
-        return agreed
-
-    def _update_ready(self) -> None:
-        """The last moment before an agreement to become ready for the pending change."""
-        change, step = self._change, self.ledger.version
-        if change is not None and step + 1 >= change.order.at_step:
-            self.ledger.set_ready(change.is_ready(step))
-
-    def _link_up(self, change: Change) -> None:
-        """Begin to feed, once the links are there. Between two steps, so that a feed begins with
-        the state of a step's beginning.
-        """
-        assert self._epoch is not None and self._epoch.state is not None
-        change.start_feeding(
-            self._epoch.state,
-            version=self.ledger.version,
-            num_updates=self._num_updates,
-            delay_ms=self._config.feed_delay_ms,
-        )
-
-    def _give_result(self, outcome: Outcome) -> None:
-        self._num_updates += outcome.applied
-        if self._change is not None:
-            for feeder in self._change.feeders:
-                feeder.give_result(outcome)
-
-    def _step_done(self, outcome: Outcome, seconds: float) -> None:
-        self.stopwatch.read()
-        self._link.step_done(
-            StepReport(
-                step=outcome.step,
-                epoch=self.ledger.epoch,
-                seconds=seconds,
-                loss=outcome.loss,
-                norm=outcome.norm,
-                num_tokens=outcome.num_tokens,
-                learning_rate=self._config.optimizer.rate_at(outcome.step) * outcome.rate_factor,
-                applied=outcome.applied,
-                checksums=self.checksums() if self._config.verify else {},
-            )
-        )
-
     # Orders.
 
     def _obey(self, order: Order) -> None:
-        plan = self._plans[order.number] = self._read_plan(order.plan)
         if not self.ledger.is_in(order):
-            self._leave_out(order, plan)
-        elif order.kind == "start":
+            self._leave_out(order)
+            return
+        plan = self._plans[order.number] = self._read_plan(order.plan)
+        if order.kind == "start":
             self._start(order, plan)
         elif order.kind == "recover":
             self._recover(order, plan)
@@ -299,13 +176,16 @@ class Trainer:
             raise HoldfastError(f"order {order.number}: {order.kind} is not possible here")
         self._tell()
 
-    def _leave_out(self, order: Order, plan: Plan) -> None:
+    def _leave_out(self, order: Order) -> None:
         """No role in the new plan; the process stays for the next one."""
         self._renew()
         self.ledger.enter(order)
-        self._epoch = Epoch(order.number, plan, Mesh(plan, order.number, {}, 0))
-        self._before = None
+        self._epoch = self._before = None
+        if isinstance(order.plan, FullPlan):
+            plan = self._plans[order.number] = self._read_plan(order.plan)
+            self._epoch = Epoch(order.number, plan, Mesh(plan, order.number, {}, 0))
         self._broken_at = 0.0
+        self._tell()
 
     def _start(self, order: Order, plan: Plan) -> None:
         mesh = self._await(self._build(plan, order.number))
@@ -344,18 +224,15 @@ class Trainer:
         epoch = Epoch(order.number, plan, self._await(building))
         epoch.state = old.state.under(plan)
         results = self._report.results if self._report is not None and not followed else ()
-        keeps = share.keep or share.give or share.done or share.speak
         self.ledger.enter(order)
         self._epoch, self._before = epoch, None
         self._tell()
-        if keeps:
+        if share.step < self._config.num_steps:
             slots = Slots(epoch.state, self._plans[share.base], plan.workers)
             completion = Completion(share, slots, epoch.state, results, losses)
             self._workshop.set_up_completion(epoch, completion, slots, self._num_updates)
             self.run_step()
         self._workshop.set_up_again(epoch, self._num_updates)
-        if not keeps and self.ledger.version < self._config.num_steps:
-            self.run_step()
         self._recovered(order, followed, len(share.micro_batches))
 
     def _recovered(self, order: Order, followed: bool, num_micro_batches: int) -> None:
@@ -364,52 +241,6 @@ class Trainer:
         step = order.share.step if order.share is not None else 0
         self._link.recovered(RecoveryReport(step, order.number, stall, num_micro_batches, followed))
 
-    def _follow(self, epoch: Epoch, outcome: Outcome) -> None:
-        assert epoch.interpreter is not None
-        start = time.perf_counter()
-        epoch.interpreter.before_apply = self._give_result
-        epoch.interpreter.follow(outcome)
-        self._step_done(outcome, time.perf_counter() - start)
-
-    # Groups.
-
-    def _renew(self) -> None:
-        """Give up all groups; a freeze that has come meanwhile is not overheard."""
-        old, self.communicator = self.communicator, self.communicator.renew()
-        old.wake("given up")
-        self._close_aside(old)
-        if self._is_interrupted:
-            self.communicator.wake("frozen again")
-        self._check()
-
-    def _close_aside(self, old: Communicator, groups: list[LiveGroup] | None = None) -> None:
-        """Closing takes gloo some 10 ms for every group: nobody waits for it."""
-        before = self._closer
-
-        def close() -> None:
-            if before is not None:
-                before.join()
-            if groups is None:
-                old.close_all()
-            else:
-                old.close(groups)
-
-        self._closer = Background("closing groups", close)
-
-    def _build(self, plan: Plan, number: int, more: Any = ()) -> Background[Mesh]:
-        communicator = self.communicator
-        return Background(
-            f"groups of epoch {number}",
-            lambda: make_mesh(communicator, plan, number, None, more),
-        )
-
-    def _await(self, building: Background[Any]) -> Any:
-        """What is being made; given up when a freeze comes."""
-        while building.is_alive():
-            building.join(_POLL_S)
-            self._check()
-        return building.result()
-
     # Changes.
 
     def _prepare(self, order: Order) -> Change:
@@ -417,16 +248,12 @@ class Trainer:
         plan = self._plans[order.number]
         return prepare_change(order, plan, self._epoch, self.communicator)
 
-    def _drop_change(self, why: str) -> None:
-        if self._change is not None:
-            self._change.close(why)
-            self._change = None
-
     def _go_over(self) -> None:
         """From the current plan to the next, between two steps."""
         start = time.perf_counter()
         change, before = self._change, self._epoch
-        assert change is not None and before is not None
+        assert change is not None
+        assert before is not None
         number = change.order.number
         if self.worker == before.plan.workers[0]:
             told = f"{self.ledger.version} {self._num_updates}"
@@ -487,7 +314,7 @@ class Trainer:
         building = self._build(plan, order.number)
         links = self._await(join_links(self.communicator, order, self.worker))
         catch_up = CatchUp(state, links, self._config.optimizer, order.lineage)
-        while not catch_up.wait(_POLL_S):
+        while not catch_up.wait(POLL_S):
             self._heed()
             self._check()
             if self.ledger.pending != order.number:  # it is void
@@ -506,7 +333,7 @@ class Trainer:
         change = prepare_change(order, plan, self._epoch, self.communicator)
         key = f"changed/{order.number}"
         while not self._store.check([key]):
-            self._heed(_POLL_S)
+            self._heed(POLL_S)
             self._check()
             if self._left or self.ledger.pending != order.number:
                 change.close("not entered")
@@ -514,40 +341,3 @@ class Trainer:
         version, self._num_updates = map(int, self._store.get(key).split())
         self.ledger.enter(order, version=version)
         self._enter_change(change, time.perf_counter())
-
-    # What others want to know.
-
-    @property
-    def slices(self) -> dict[str, Slice]:
-        return self._epoch.slices if self._epoch is not None else {}
-
-    @property
-    def plan(self) -> Plan:
-        assert self._epoch is not None
-        return self._epoch.plan
-
-    @property
-    def staging_bytes(self) -> int:
-        reduction = self._epoch.reduction if self._epoch is not None else None
-        return reduction.staging_bytes if reduction is not None else 0
-
-    def profile(self) -> Profile:
-        """What this worker has measured. Everybody must ask at the same step: links are probed."""
-        assert self._epoch is not None
-        medians = self.stopwatch.medians()
-        probe = probe_groups(self._epoch.mesh, self.worker)
-        costs = unit_costs(medians, self.plan)
-        return make_profile(costs, medians, probe, self.plan, self.worker)
-
-    def checksums(self) -> dict[str, int]:
-        """Of every piece that several workers hold, parameters and moments: equal on all of
-        them.
-        """
-        assert self._epoch is not None
-        return checksums(self.worker, self._epoch)
-
-    def close(self) -> None:
-        self._drop_change("the end")
-        if self._closer is not None:
-            self._closer.join()
-        self.communicator.close_all()
