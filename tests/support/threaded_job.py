@@ -15,7 +15,17 @@ import torch
 import torch.distributed as dist
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import Decided, Fail, Finish, Kill, Leave, Message, Record, Send, Start
+from holdfast.control.effects import (
+    Decided,
+    Fail,
+    Finish,
+    Kill,
+    Leave,
+    Message,
+    Record,
+    Send,
+    Start,
+)
 from holdfast.control.facts import Fact, NodeConnected, Tick, WorkerExited, WorkerTold
 from holdfast.control.order import Freeze
 from holdfast.control.report import Member
@@ -29,7 +39,7 @@ from holdfast.engine.trainer import Trainer
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
 from holdfast.plan.plan import Plan
-from support.training import _INITIAL_SEED, _RUN_SEED, Task
+from support.training import _INITIAL_SEED, _RUN_SEED, Task, reference_run
 
 DEADLINE_S = 40.0
 
@@ -121,8 +131,8 @@ class ThreadedJob:
         self.store = dist.HashStore()
         self.is_over = False
 
-    def run(self) -> dict[str, torch.Tensor]:
-        """All steps; the parameters of all workers that were there at the end."""
+    def run(self) -> None:
+        """All steps."""
         settings = Settings(plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings)
         self.coordinator = Coordinator(settings)
         self.facts.put(NodeConnected(node="n0", agent="a", places=self.plan.workers))
@@ -142,7 +152,20 @@ class ThreadedJob:
             thread.join(10)
         if self.errors:
             raise self.errors[0]
-        return {}
+        self.close()
+
+    @property
+    def final_trainers(self) -> list[Trainer]:
+        """Of the workers that finished the last step."""
+        return [
+            trainer
+            for member, trainer in self.trainers.items()
+            if self.links[member].is_open and trainer.slices
+        ]
+
+    def close(self) -> None:
+        for member in [*self.trainers]:
+            self.trainers[member].close()
 
     def _do(self, effect: Any) -> None:
         match effect:
@@ -215,3 +238,30 @@ class ThreadedJob:
             if fault.kind == "die":
                 raise Died
             raise GroupBroken("a cable was pulled")
+
+
+def assert_survives(job: ThreadedJob) -> ThreadedJob:
+    """Every fault happened, and the run ends equal to one without: losses, parameters, and the bits
+    of all holders of a slice.
+    """
+    job.run()
+    assert all(fault.happened for fault in job.faults), job.faults
+    record = reference_run(job.task)
+    losses: dict[int, set[float]] = {}
+    for reports in job.steps.values():
+        for report in reports:
+            losses.setdefault(report.step, set()).add(report.loss)
+    assert {step: len(found) for step, found in losses.items()} == dict.fromkeys(
+        range(job.task.num_steps), 1
+    ), "every step counts once, with one loss for all"
+    for step, (loss,) in losses.items():
+        assert abs(loss - record.losses[step]) < 1e-9, step
+    held: dict[tuple[str, Any], torch.Tensor] = {}
+    for trainer in job.final_trainers:
+        for name, piece in trainer.slices.items():
+            value = piece.parameter.detach()
+            index = tuple(slice(low, high) for low, high in piece.box)
+            assert torch.allclose(value, record.parameters[name][index], rtol=1e-9, atol=1e-10)
+            other = held.setdefault((name, piece.box), value)
+            assert torch.equal(other, value), f"holders of {name} differ"
+    return job

@@ -1,0 +1,58 @@
+"""A lost worker comes back, unit by unit, and ends with the bits of its peers."""
+
+from holdfast.plan.build import regular_plan
+from support.threaded_job import Fault, ThreadedJob, assert_survives
+from support.training import Task
+
+TASK = Task(num_steps=40)
+REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
+
+
+def survive(plan, *faults, **more):
+    return assert_survives(ThreadedJob(TASK, plan, faults, **more))
+
+
+def seated(job):
+    """Who had a role at the end, with incarnation."""
+    return {str(t.ledger.member) for t in job.final_trainers if t.ledger.version == TASK.num_steps}
+
+
+def test_a_replica_comes_back():
+    job = survive(REPLICAS, Fault("n0.g2", 2, "forward"))
+    assert "n0.g2#2" in seated(job)
+    joined = [report for member, report in job.changes if str(member) == "n0.g2#2"]
+    assert joined[0].bytes_received > 0
+
+
+def test_a_stage_comes_back_while_its_replica_works_on():
+    plan = regular_plan(TASK.units, replicas=2, stages=2, micro_batches=4)
+    job = survive(plan, Fault("n0.g3", 2, "backward"))
+    assert seated(job) == {"n0.g0#1", "n0.g1#1", "n0.g2#1", "n0.g3#2"}
+
+
+def test_a_tensor_rank_comes_back_with_the_peer_that_had_to_wait():
+    plan = regular_plan(TASK.units, replicas=2, tensor=2, micro_batches=4)
+    job = survive(plan, Fault("n0.g3", 2, "backward"))
+    assert seated(job) == {"n0.g0#1", "n0.g1#1", "n0.g2#1", "n0.g3#2"}
+
+
+def test_a_joiner_that_dies_is_replaced():
+    job = survive(
+        REPLICAS, Fault("n0.g2", 2, "forward"), Fault("n0.g2", 20, "forward", incarnation=2)
+    )
+    assert len(job.threads) >= 5 or "n0.g2#3" in seated(job)
+
+
+def test_a_source_that_dies_is_replaced():
+    job = survive(REPLICAS, Fault("n0.g2", 2, "forward"), Fault("n0.g0", 4, "forward"))
+    assert {"n0.g0#2", "n0.g2#2"} <= seated(job)
+
+
+def test_a_slow_transfer_stops_nobody():
+    """Every unit is delayed by many steps' time; the steps go on, and the joiner still comes in
+    with the right bits.
+    """
+    job = survive(
+        REPLICAS, Fault("n0.g2", 2, "forward"), config={"feed_delay_ms": 30}, restart=True
+    )
+    assert job.recoveries
