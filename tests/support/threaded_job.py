@@ -42,6 +42,7 @@ from holdfast.plan.plan import Plan
 from support.training import _INITIAL_SEED, _RUN_SEED, Task, reference_run
 
 DEADLINE_S = 40.0
+ANY_STEP = -1
 
 
 class Died(BaseException):
@@ -228,7 +229,8 @@ class ThreadedJob:
 
     def _pass(self, member: Member, phase: str, step: int) -> None:
         for fault in self.faults:
-            here = (fault.worker, fault.incarnation, fault.phase, fault.step)
+            at = step if fault.step == ANY_STEP else fault.step
+            here = (fault.worker, fault.incarnation, fault.phase, at)
             if fault.happened or here != (member.name, member.incarnation, phase, step):
                 continue
             if fault.skip:

@@ -46,8 +46,9 @@ class TrainerCore:
     ) -> None:
         self.worker, self._config, self._store, self._link = member.name, config, store, link
         self.ledger = MemberLedger(member)
+        self._hooks = hooks or Hooks()
         self._workshop = Workshop(
-            self.ledger, model=model, data=data, config=config, hooks=hooks or Hooks()
+            self.ledger, model=model, data=data, config=config, hooks=self._hooks
         )
         self.stopwatch = self._workshop.stopwatch
         self.communicator = Communicator(

@@ -255,6 +255,7 @@ class Trainer(TrainerCore):
         assert change is not None
         assert before is not None
         number = change.order.number
+        self._hooks.phase("switch", self.ledger.version)
         if self.worker == before.plan.workers[0]:
             told = f"{self.ledger.version} {self._num_updates}"
             self._store.set(f"changed/{number}", told)
@@ -288,6 +289,7 @@ class Trainer(TrainerCore):
         if self.ledger.epoch != order.number:
             self.ledger.enter(order)
         self._tell()
+        self._hooks.phase("entered", self.ledger.version)
         self._link.plan_changed(
             ChangeReport(
                 step=self.ledger.version,
@@ -313,6 +315,7 @@ class Trainer(TrainerCore):
         state.attach(fresh_slices(state))
         building = self._build(plan, order.number)
         links = self._await(join_links(self.communicator, order, self.worker))
+        self._hooks.phase("join", 0)
         catch_up = CatchUp(state, links, self._config.optimizer, order.lineage)
         while not catch_up.wait(POLL_S):
             self._heed()

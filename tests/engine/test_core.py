@@ -1,0 +1,66 @@
+"""Being interrupted, from another thread, wherever the worker is."""
+
+import pytest
+import torch.distributed as dist
+
+from holdfast.control.order import FullPlan, PlanWithout, SamePlan
+from holdfast.control.report import Member
+from holdfast.engine.core import TrainerCore
+from holdfast.engine.epoch import Background, TrainerConfig
+from holdfast.engine.groups import GroupBroken
+from holdfast.models.model import LlamaModel
+from holdfast.plan.build import regular_plan
+from holdfast.plan.survive import without_workers
+from holdfast.plan.text import format_plan
+from support.training import SMALL, Task
+
+TASK = Task()
+PLAN = regular_plan(TASK.units, replicas=3, micro_batches=3)
+
+
+class Link:
+    newest_freeze = 0
+    call = None
+
+    def on_freeze(self, call):
+        self.call = call
+
+
+@pytest.fixture
+def core():
+    made = TrainerCore(
+        Member("n0.g0", 1),
+        model=LlamaModel(SMALL, seed=1),
+        data=TASK.data,
+        config=TrainerConfig(num_steps=3, timeout_ms=20_000),
+        store=dist.HashStore(),
+        link=Link(),
+    )
+    yield made
+    made.close()
+
+
+def test_a_freeze_ends_the_wait_for_peers_that_never_come(core):
+    building = core._build(PLAN, 1)
+    core._link.newest_freeze = 2
+    core._link.call("round 2")
+    with pytest.raises(GroupBroken, match="frozen by round 2"):
+        core._await(building)
+
+
+def test_a_freeze_that_comes_while_groups_are_given_up_is_not_overheard(core):
+    core._link.newest_freeze = 2
+    with pytest.raises(GroupBroken, match="frozen by round 2"):
+        core._renew()
+    assert core.communicator.woken
+
+
+def test_what_is_made_is_given(core):
+    assert core._await(Background("three", lambda: 3)) == 3
+
+
+def test_plans_travel_as_differences(core):
+    core._plans[1] = core._read_plan(FullPlan(format_plan(PLAN)))
+    assert core._plans[1] == PLAN
+    assert core._read_plan(SamePlan(1)) is core._plans[1]
+    assert core._read_plan(PlanWithout(1, ("n0.g2",))) == without_workers(PLAN, ["n0.g2"])[0]

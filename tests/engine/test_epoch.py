@@ -1,0 +1,70 @@
+"""What belongs to one plan, and calls beside the training."""
+
+import threading
+
+import pytest
+import torch.distributed as dist
+
+from holdfast.engine.epoch import Background, TrainerConfig, check_runnable
+from holdfast.engine.reports import Planned
+from holdfast.engine.scripted import scripted_trainer
+from holdfast.errors import HoldfastError
+from holdfast.models.model import LlamaModel
+from holdfast.plan.build import regular_plan
+from support.training import SMALL, Task
+
+TASK = Task(num_steps=3)
+
+
+def test_a_call_beside_the_training_gives_its_result_or_its_error():
+    assert Background("two", lambda: 2).result() == 2
+
+    def fail():
+        raise ValueError("no")
+
+    failed = Background("fails", fail)
+    with pytest.raises(ValueError, match="no"):
+        failed.result()
+    assert not failed.is_done
+
+
+def test_a_call_is_done_when_it_has_ended():
+    gate = threading.Event()
+    waiting = Background("waits", lambda: gate.wait(10))
+    assert not waiting.is_done
+    gate.set()
+    assert waiting.result()
+    assert waiting.is_done
+
+
+def test_a_shard_axis_is_refused():
+    with pytest.raises(HoldfastError, match="shard degree 2"):
+        check_runnable(regular_plan(TASK.units, shard=2, micro_batches=2))
+
+
+def test_checksums_are_of_what_several_hold():
+    class Quiet:
+        def step_done(self, report):
+            self.checksums = report.checksums
+
+        def plan_changed(self, report):
+            pass
+
+        def stop_requested(self):
+            return False
+
+    quiet = Quiet()
+    plan = regular_plan(TASK.units, micro_batches=2)
+    config = TrainerConfig(num_steps=1, dtype="float64", verify=True)
+    trainer = scripted_trainer(
+        "n0.g0",
+        [Planned(0, plan)],
+        model=LlamaModel(SMALL, seed=1),
+        data=TASK.data,
+        config=config,
+        store=dist.HashStore(),
+        listener=quiet,
+    )
+    assert trainer.run() == 1
+    assert quiet.checksums == {}
+    trainer.close()

@@ -1,0 +1,131 @@
+"""What travels between a source and a joiner, without the rest."""
+
+import torch
+
+from holdfast.control.report import Outcome
+from holdfast.engine.catch_up import CatchUp
+from holdfast.engine.feed import (
+    CHUNK_BYTES,
+    Feeder,
+    FeedHeader,
+    chunks,
+    fed_pieces,
+    gradients_of,
+    pack_header,
+    state_of,
+    unpack_header,
+)
+from holdfast.engine.optimizer import SliceOptimizer
+from holdfast.plan.build import regular_plan
+from support.engine_parts import make_state
+from support.live_groups import crew
+from support.training import TIED, Task
+
+UNITS = Task().units
+PAIR = regular_plan(UNITS, replicas=2, micro_batches=2)
+TIED_STAGES = regular_plan(Task(shape=TIED).units, replicas=2, stages=2, micro_batches=2)
+
+
+def outcome(step, applied=True):
+    return Outcome(step, 1, 1.0, 8, 1.0, 0.5, applied)
+
+
+def test_a_header_travels_as_it_is():
+    header = FeedHeader(kind="result", units=(1, 2), version=7, outcome=outcome(7), checksum=2**62)
+    assert unpack_header(pack_header(header)) == header
+
+
+def test_large_payloads_go_in_chunks():
+    flat = torch.zeros(CHUNK_BYTES // 2, dtype=torch.float64)
+    assert [chunk.numel() for chunk in chunks(flat)] == [CHUNK_BYTES // 8] * 4
+
+
+def test_every_tensor_of_a_joiner_is_given_once():
+    pieces = fed_pieces(PAIR, "n0.g1")
+    assert list(pieces) == [0, 1, 2, 3, 4]
+    names = [name for found in pieces.values() for name, _ in found]
+    assert sorted(names) == sorted(tensor.name for unit in UNITS for tensor in unit.tensors)
+
+
+def test_a_tied_tensor_goes_with_the_unit_that_the_joiner_has():
+    first, last = fed_pieces(TIED_STAGES, "n0.g2"), fed_pieces(TIED_STAGES, "n0.g3")
+    tied = TIED_STAGES.units[0].tensors[0].name
+    assert tied in [name for name, _ in first[0]]
+    assert tied in [name for name, _ in last[4]]
+
+
+def set_gradients(state, step):
+    generator = torch.Generator().manual_seed(step)
+    for piece in state.slices.values():
+        shape = piece.parameter.shape
+        piece.parameter.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+class Source:
+    """A worker that trains alone, with gradients out of thin air."""
+
+    def __init__(self, num_updates=0):
+        self.state = make_state(PAIR, "n0.g0")
+        self.optimizer = SliceOptimizer(Task().optimizer, self.state, num_updates)
+
+    def step(self, number, feeder=None, applied=True):
+        set_gradients(self.state, number)
+        told = outcome(number, applied)
+        if feeder is not None:
+            feeder.give_result(told)
+        if applied:
+            self.optimizer.apply(number, told)
+
+
+def feed_while_training(num_steps, skipped=()):
+    """Source and joiner at work until the joiner is current; both states."""
+    source, joiner = Source(), make_state(PAIR, "n0.g1")
+    with crew("n0.g0", "n0.g1") as members:
+        groups = members.make("feed", ("n0.g0", "n0.g1"))
+        pieces = fed_pieces(PAIR, "n0.g1")
+        catch_up = CatchUp(joiner, {"n0.g0": groups["n0.g1"]}, Task().optimizer, 3)
+        feeder = Feeder(
+            groups["n0.g0"], "n0.g1", pieces, source.state, version=0, num_updates=0, lineage=3
+        )
+        for step in range(num_steps):
+            source.step(step, feeder, applied=step not in skipped)
+        while not feeder.is_current(num_steps):
+            assert not feeder.why_closed
+            feeder.join(0.01)
+        feeder.switch(num_steps - 1)
+        while not catch_up.wait(1.0):
+            pass
+    return source, joiner, catch_up, num_steps
+
+
+def test_a_unit_once_given_stays_current_whatever_happens_meanwhile():
+    source, joiner, catch_up, step = feed_while_training(8, skipped={2, 5})
+    assert catch_up.version == step
+    assert catch_up.outcome is not None
+    assert catch_up.outcome.step == step - 1
+    assert catch_up.num_updates == step - 2
+    for unit, pieces in fed_pieces(PAIR, "n0.g1").items():
+        assert torch.equal(state_of(source.state, pieces), state_of(joiner, pieces)), unit
+
+
+def test_gradients_are_those_of_the_pieces():
+    source = Source()
+    set_gradients(source.state, 1)
+    pieces = fed_pieces(PAIR, "n0.g1")[0]
+    expected = torch.cat([source.state.slices[n].parameter.grad.reshape(-1) for n, _ in pieces])
+    assert torch.equal(gradients_of(source.state, pieces), expected)
+
+
+def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
+    source = Source()
+    with crew("n0.g0", "n0.g1") as members:
+        groups = members.make("feed", ("n0.g0", "n0.g1"))
+        pieces = fed_pieces(PAIR, "n0.g1")
+        feeder = Feeder(
+            groups["n0.g0"], "n0.g1", pieces, source.state, version=0, num_updates=0, lineage=0
+        )
+        groups["n0.g1"].wake("dead")
+        feeder.join(10)
+        assert feeder.why_closed
+        source.step(0, feeder)
+        assert not feeder.is_current(1)
