@@ -5,7 +5,14 @@ import os
 import psutil
 import pytest
 
-from holdfast.job.config import DataSection, JobConfig, JobSection, ModelSection, ParallelSection
+from holdfast.job.config import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    ParallelSection,
+    RecoverySection,
+)
 from holdfast.job.prepare import prepare_job
 
 
@@ -14,7 +21,8 @@ def nothing_left(template):
     """No worker outlives its test, and no descriptor stays open here."""
     num_fds = psutil.Process().num_fds()
     yield
-    assert psutil.Process(template.pid).children(recursive=True) == []
+    for pid in (template.pid, template.nursery.pid):
+        assert psutil.Process(pid).children(recursive=True) == []
     assert psutil.Process().num_fds() == num_fds
 
 
@@ -22,7 +30,7 @@ def nothing_left(template):
 def tiny_job(tmp_path):
     """A job by the keys of its sections, with a model of two blocks."""
 
-    def make(steps=4, changes=(), parallel=None, data=None, **job):
+    def make(steps=4, changes=(), parallel=None, data=None, recovery=None, faults=(), **job):
         job.setdefault("run_dir", os.fspath(tmp_path / "run"))
         job.setdefault("timeout_s", 30.0)
         return prepare_job(
@@ -32,6 +40,8 @@ def tiny_job(tmp_path):
                 data=data or DataSection(seq_len=8, micro_batches=4),
                 parallel=parallel or ParallelSection(),
                 changes=tuple(changes),
+                recovery=recovery or RecoverySection(),
+                faults=tuple(faults),
             )
         )
 

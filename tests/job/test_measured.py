@@ -18,7 +18,7 @@ def test_the_median_over_the_workers_that_ran_a_unit():
         (0, "n0.g1", Profile(unit={"u0": cost(2.0)}, agree=4.0, update=1e-9)),
         (0, "n0.g2", Profile(unit={"u0": cost(9.0)}, agree=3.0)),
     ]
-    merged = merge_profiles(found, [WIDE])
+    merged = merge_profiles(found, {0: WIDE})
     assert merged.source == "measured"
     assert merged.unit == {"u0": cost(2.0), "u1": cost(5.0)}
     assert (merged.agree, merged.update, merged.tensor) == (3.0, 1e-9, {1: 1.0})
@@ -30,7 +30,7 @@ def test_other_tensor_degrees_are_factors_of_the_first():
         (0, "n0.g1", Profile(unit={name: cost(2.0) for name in ("u0", "u1", "u2", "u3")})),
         (1, "n0.g3", Profile(unit={"u2": cost(3.0), "u3": cost(5.0)})),
     ]
-    merged = merge_profiles(found, [WIDE, TENSOR])
+    merged = merge_profiles(found, {0: WIDE, 1: TENSOR})
     assert merged.unit["u3"] == cost(2.0)
     assert merged.tensor == {1: 1.0, 2: 14 / 8}
 
@@ -41,10 +41,10 @@ def test_only_who_probed_a_link_knows_it():
         (0, "n0.g0", Profile(reduce=link)),
         (0, "n0.g1", Profile(reduce=Link(0.7, 300.0), within_node=link)),
     ]
-    merged = merge_profiles(found, [WIDE])
+    merged = merge_profiles(found, {0: WIDE})
     assert merged.reduce == Link(0.6, 200.0)
     assert (merged.within_node, merged.between_nodes) == (link, Link())
 
 
 def test_nothing_measured():
-    assert merge_profiles([], [WIDE]) == Profile(source="measured")
+    assert merge_profiles([], {0: WIDE}) == Profile(source="measured")

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from holdfast.engine.data import SyntheticTask, TokenFile, write_token_file
-from holdfast.engine.trainer import Planned
+from holdfast.engine.reports import Planned
 from holdfast.errors import HoldfastError
 from holdfast.job.config import (
     Change,

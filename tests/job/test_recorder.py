@@ -5,10 +5,11 @@ import pytest
 
 from holdfast.job.config import Change, DataSection, ParallelSection
 from holdfast.job.recorder import Recorder, resolved
-from holdfast.observe.events import JobStarted, PlanStarted
+from holdfast.job.supervision import Ending
+from holdfast.observe.events import JobEnded, JobStarted
 from holdfast.observe.journal import Journal, read_journal
 from holdfast.observe.run_directory import create_run_directory
-from holdfast.plan.profile import Profile, parse_profile
+from holdfast.plan.profile import Profile, format_profile, parse_profile
 from holdfast.plan.text import parse_plan
 from support.job_events import step
 
@@ -18,34 +19,49 @@ def directory(tmp_path):
     return create_run_directory(str(tmp_path / "x"), "x")
 
 
-@pytest.fixture
-def journal(directory):
-    with Journal(directory / "journal.jsonl", directory / "metrics.jsonl") as journal:
-        yield journal
-
-
-def test_the_beginning(tiny_job, directory, journal):
+def test_the_beginning(tiny_job, directory):
     job, told = tiny_job(changes=[Change(at_step=1, parallel=ParallelSection(tensor=2))]), []
-    Recorder(job, directory, journal, told.append).begin()
-    assert [type(event) for event in told] == [JobStarted, PlanStarted]
+    with Recorder(job, directory, told.append) as recorder:
+        recorder.begin()
+    assert [type(event) for event in told] == [JobStarted]
     assert read_journal(directory / "journal.jsonl") == told
-    for epoch, planned in enumerate(job.plans):
-        assert parse_plan((directory / f"plans/epoch-{epoch}.toml").read_text()) == planned.plan
+    for number, planned in enumerate(job.plans):
+        assert parse_plan((directory / f"plans/given-{number}.toml").read_text()) == planned.plan
 
 
-def test_the_end(tiny_job, directory, journal):
-    recorder = Recorder(tiny_job(), directory, journal, None)
-    recorder.tell([step(0, 0.5, 2.0)])
-    recorder.profiles.append((0, "n0.g0", Profile(agree=3.0)))
-    report = recorder.end("stopped", "because", staging_bytes=77)
+def test_what_others_write_is_told_and_counted(tiny_job, directory):
+    told = []
+    with (
+        Recorder(tiny_job(), directory, told.append) as recorder,
+        Journal(directory / "journal.jsonl", directory / "metrics.jsonl") as others,
+    ):
+        others.write(step(0, 0.5, 2.0))
+        recorder.follow()
+        recorder.follow()
+    assert recorder.steps == told == [step(0, 0.5, 2.0)]
+
+
+def test_the_end(tiny_job, directory):
+    told = []
+    with (
+        Recorder(tiny_job(), directory, told.append) as recorder,
+        Journal(directory / "journal.jsonl", directory / "metrics.jsonl") as others,
+    ):
+        others.write(step(0, 0.5, 2.0))
+        recorder.follow()
+        profile = format_profile(Profile(agree=3.0))
+        ending = Ending(outcome="stopped", reason="because", staging_bytes=77, profile=profile)
+        report = recorder.end(ending)
+    assert isinstance(told[-1], JobEnded)
     assert (report.outcome, report.reason, report.next_step) == ("stopped", "because", 1)
     assert (report.final_loss, report.staging_bytes) == (2.0, 77)
     assert msgspec.json.decode((directory / "report.json").read_bytes())["steps"] == 1
     assert parse_profile((directory / "profile.json").read_text()).agree == 3.0
 
 
-def test_without_a_measurement_there_is_no_profile(tiny_job, directory, journal):
-    Recorder(tiny_job(), directory, journal, None).end("failed", "no")
+def test_without_a_measurement_there_is_no_profile(tiny_job, directory):
+    with Recorder(tiny_job(), directory, None) as recorder:
+        recorder.end(Ending(outcome="failed", reason="no"))
     assert not (directory / "profile.json").exists()
 
 
@@ -61,4 +77,4 @@ def test_nothing_is_left_open_in_the_settings_that_are_kept(tiny_job, tmp_path, 
     config = msgspec.structs.replace(job.config, data=data, changes=changes)
     kept = resolved(msgspec.structs.replace(job, config=config))
     assert kept.data.path == os.fspath(tmp_path / "a.bin")
-    assert kept.changes[0].parallel == ParallelSection(plan="plans/epoch-1.toml")
+    assert kept.changes[0].parallel == ParallelSection(plan="plans/given-1.toml")

@@ -5,8 +5,9 @@ import socket
 import psutil
 import pytest
 
+from holdfast.job.messages import Hello
 from holdfast.job.template import Exited, Forked, Template, TemplateGone
-from holdfast.job.wire import Channel, Hello
+from holdfast.job.wire import FROM_WORKER, Channel
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -23,7 +24,7 @@ def fork(template, tmp_path):
         notice = template.receive()
         assert isinstance(notice, Forked)
         assert notice.ticket == ticket
-        channels.append(Channel(ours))
+        channels.append(Channel(ours, FROM_WORKER))
         return notice.pid, channels[-1]
 
     yield fork

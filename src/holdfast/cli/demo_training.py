@@ -7,11 +7,12 @@ from rich.text import Text
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.cli.run_job import progress_on
 from holdfast.cli.what_if import lose_workers
-from holdfast.engine.optimizer import OptimizerConfig
-from holdfast.engine.trainer import Planned
+from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.engine.reports import Planned
 from holdfast.job.config import DataSection, JobConfig, JobSection
+from holdfast.job.jobs import Job
 from holdfast.job.launcher import RunResult, run_job
-from holdfast.job.prepare import Job, make_job, model_units
+from holdfast.job.prepare import make_job, model_units
 from holdfast.observe.events import Event, PlanChanged, WorkersReady
 from holdfast.observe.progress import after_steps, describe_report
 from holdfast.observe.timeline_terminal import Look, chart, look_of
@@ -102,15 +103,17 @@ class _Teller:
         self._story, self._console = story, console
         self._views = [_view(act) for act in story]
         self._look = look_of(console, *self._views)
+        self._num_drawn = 0
 
     def hear(self, event: Event) -> None:
         match event:
             case WorkersReady():
                 self._draw(0)
             case PlanChanged():
-                self._draw(event.epoch)
+                self._draw(self._num_drawn)
 
     def _draw(self, number: int) -> None:
+        self._num_drawn = number + 1
         act, view = self._story[number], self._views[number]
         self._console.print()
         when = f"{after_steps(act.at_step).capitalize()}: " if act.at_step else ""

@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.plan_show import make_console, print_json
+from holdfast.job.jobs import Job
 from holdfast.job.launcher import JobFailed, run_job
-from holdfast.job.prepare import Job, prepare_job
+from holdfast.job.prepare import prepare_job
 from holdfast.job.settings import read_config
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
 from holdfast.observe.progress import LiveProgress, PlainProgress, describe_report

@@ -74,7 +74,7 @@ class Joiner(msgspec.Struct, frozen=True):
     sources: dict[int, str]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     number: int
     kind: OrderKind
     plan: PlanChange
@@ -89,10 +89,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """change: not before this step; start: the first step."""
     version: int = 0
     """restore: what to load."""
+    agreed_in: int = 0
+    """restore: the epoch that agreed on the step before `version`; snapshots of others are not
+    of this history.
+    """
     reason: str = ""
 
 
-class Freeze(msgspec.Struct, frozen=True):
+class Freeze(msgspec.Struct, frozen=True, tag="freeze"):
     """Stop, break all groups, and report."""
 
     round: int

@@ -50,6 +50,11 @@ class Outcome(msgspec.Struct, frozen=True):
     rate_factor: float = 1.0
     """Of the learning rate; not 1 where a step was completed without its lost micro-batches."""
 
+    @property
+    def gradient_factor(self) -> float:
+        """What summed gradients are multiplied with before the update."""
+        return self.clip_factor / self.num_tokens
+
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     member: Member

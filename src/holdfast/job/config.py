@@ -5,7 +5,9 @@
     [data]       the synthetic task or a token file, and the size of a step
     [parallel]   degrees of a regular plan, or `plan = "a.toml"`
     [optimizer]  AdamW and its learning rate
+    [recovery]   what happens when workers or nodes fail
     [[change]]   at_step = 5, and a plan file or the degrees that differ from then on
+    [[faults]]   faults on purpose: kind, target, and when
 
 The types are here; how values get into them is in `settings`, what follows from them in `prepare`.
 """
@@ -16,7 +18,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.engine.optimizer import OptimizerConfig
+from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.job.faults import Fault
 from holdfast.plan.catalog import LlamaShape, llama_shape
 
 Count = Annotated[int, Meta(ge=1)]
@@ -49,6 +52,11 @@ class JobSection(Section, frozen=True, kw_only=True):
     """Of computation, per worker; 0 = the cores, shared out."""
     run_dir: str = ""
     """Where everything is written; empty = a new folder below runs/."""
+    tls_cert: str = ""
+    """Certificate of the coordinator, which the others of the job then insist on; empty = no TLS
+    between nodes, only the mutual proof of the job's secret.
+    """
+    tls_key: str = ""
     verify: bool = False
     """After every step, compare checksums of everything that several workers hold."""
     keep_final: bool = False
@@ -113,6 +121,31 @@ class ParallelSection(Section, frozen=True, kw_only=True):
     devices_per_node: Count = 8
 
 
+class RecoverySection(Section, frozen=True, kw_only=True):
+    mode: Literal["exact", "fast", "off"] = "exact"
+    """exact: lost micro-batches of the step in flight are computed again. fast: the step counts
+    without them, at a smaller learning rate. off: a failed worker ends the job.
+    """
+    max_restarts: Natural = 5
+    """Of a worker, of a node and of the coordinator, each within restart_window_s."""
+    restart_window_s: Annotated[float, Meta(gt=0)] = 600.0
+    restart_nodes: bool = False
+    """Start a node's agent again when it has ended; otherwise the node is lost."""
+    heartbeat_ms: Count = 100
+    """How often a node says that it lives, and where its workers are."""
+    hang_floor_ms: Count = 2000
+    """A worker that stays in one action longer than this and hang_multiple times its usual time
+    is hung.
+    """
+    hang_multiple: Count = 6
+    settle_ms: Count = 50
+    """After a broken group: how long a death may take to show."""
+    answer_ms: Count = 10_000
+    """How long a worker may take to stop and say where it is."""
+    lost_after_ms: Count = 10_000
+    """How long a node may be cut off while its workers go on."""
+
+
 class Change(Section, frozen=True, kw_only=True):
     """From `at_step` on another plan; keys that are not given keep the value they had."""
 
@@ -126,7 +159,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     data: DataSection = DataSection()
     parallel: ParallelSection = ParallelSection()
     optimizer: OptimizerConfig = OptimizerConfig()
+    recovery: RecoverySection = RecoverySection()
     changes: tuple[Change, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -135,6 +170,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "data": DataSection,
     "parallel": ParallelSection,
     "optimizer": OptimizerConfig,
+    "recovery": RecoverySection,
 }
 
 ALIASES: dict[str, dict[str, str]] = {
@@ -162,6 +198,8 @@ def format_job(config: JobConfig) -> str:
     for change in config.changes:
         lines += ["[[change]]", f"at_step = {change.at_step}"]
         lines += [*_format_section(change.parallel), ""]
+    for fault in config.faults:
+        lines += ["[[faults]]", *_format_section(fault), ""]
     return "\n".join(lines)
 
 

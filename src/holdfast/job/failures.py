@@ -17,15 +17,20 @@ class Failure(msgspec.Struct, frozen=True):
     is_consequence: bool
 
 
+def describe_exit(status: int, last_words: str = "") -> str:
+    """As in "worker n0.g1 ..."."""
+    if last_words:
+        return f"failed: {last_words}"
+    if status >= 0:
+        return f"ended with exit status {status} before it was done"
+    number = -status
+    known = number in set(signal.Signals)
+    return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+
+
 def died(worker: str, status: int) -> Failure:
     """A process that ended without a word."""
-    if status < 0:
-        number = -status
-        known = number in set(signal.Signals)
-        why = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
-    else:
-        why = f"ended with exit status {status} before it was done"
-    return Failure(worker, why, is_consequence=False)
+    return Failure(worker, describe_exit(status), is_consequence=False)
 
 
 def said(worker: str, line: str, is_consequence: bool = False) -> Failure:

@@ -1,16 +1,22 @@
-"""Runs a job on this machine: starts its workers, follows them, writes the run directory.
+"""Runs a job: starts its processes, follows what they write, and ends with a report.
 
-    start    bind the port, make the run directory, warm the template, fork all workers
+    launcher -- nursery -- coordinator, agents      the launcher starts a lost coordinator again
+             -- template -- workers                 an agent has them forked, and speaks for them
+
+    start    bind the ports, make the run directory, warm the templates, start everybody
     ready    every worker has its groups and its state
-    train    reports come in; a change or a stop is agreed among the workers themselves
+    train    the coordinator decides and writes the journal; the launcher reads it
     end      all have finished: they leave together
 
-Every wait has a deadline and says what it waits for. Whatever ends a run, no worker survives it.
+The launcher decides nothing about the training. It hosts the store through which workers find each
+other, keeps the socket at which the coordinator listens, so that both outlive any of them, and
+writes the beginning and the end of the run directory. Whatever ends a run, no process survives it.
 A signal asks for a stop at the next step boundary; a second one ends everything at once. A run
 that was stopped is not done, so its exit code is that of the signal (130 or 143), never 0.
 """
 
 import os
+import secrets
 import signal
 import socket
 import time
@@ -20,53 +26,36 @@ from contextlib import ExitStack
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.job.crew import Crew, Garbled, Gone, Notice, Signalled, Told, Warmed
-from holdfast.job.failures import Failure, died, root_cause, said
-from holdfast.job.ledger import HoldersDiffer, Ledger
-from holdfast.job.prepare import Job
+from holdfast.job.agent import AgentSpec
+from holdfast.job.faults import Fault
+from holdfast.job.injector import place_faults
+from holdfast.job.jobs import Job
+from holdfast.job.messages import Assignment
+from holdfast.job.page import now_ms
 from holdfast.job.recorder import OnEvent, Recorder, resolved
+from holdfast.job.secret import make_secret, write_secret
 from holdfast.job.store import bind, serve_store
+from holdfast.job.supervision import CoordinatorSpec, Ending, NodeEnded, StopAsked, Wrote
+from holdfast.job.supervisor import (
+    AgentLost,
+    CoordinatorLost,
+    Notice,
+    Signalled,
+    Supervisor,
+    Told,
+    Warmed,
+)
 from holdfast.job.template import WARM_DEADLINE_S, Template, TemplateGone
-from holdfast.job.wire import (
-    Assignment,
-    ChangeMessage,
-    Failed,
-    Finished,
-    Hello,
-    Leave,
-    Measured,
-    Message,
-    Ready,
-    StepMessage,
-    Stop,
-)
-from holdfast.observe.events import (
-    PlanChanged,
-    StepDone,
-    StopRequested,
-    WorkerFailed,
-    WorkersReady,
-)
-from holdfast.observe.journal import Journal
-from holdfast.observe.progress import after_steps
+from holdfast.observe.events import PlanChanged, StepDone
 from holdfast.observe.report import Report
-from holdfast.observe.run_directory import (
-    FINAL,
-    JOURNAL,
-    METRICS,
-    RunDirectory,
-    create_run_directory,
-    log_name,
-)
+from holdfast.observe.run_directory import ADDRESS, FINAL, LOGS, RunDirectory, create_run_directory
+from holdfast.plan.workers import node_of
 
-START_DEADLINE_S = 60.0
-"""For a forked worker to say hello."""
 LEAVE_DEADLINE_S = 30.0
-GRACE_S = 10.0
-"""What the launcher waits longer than the workers, so that their own words come first."""
-BLAME_S = 1.0
-"""How long to look for the cause behind a group that broke."""
+NODE_RESTART_S = 0.5
+"""Before a node's agent is started again."""
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+FOREVER_S = 1e6
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -83,7 +72,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 class JobFailed(HoldfastError):
-    """A worker died or erred; the run directory has the details."""
+    """The job cannot go on; the run directory has the details."""
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
@@ -103,210 +92,212 @@ def run_job(
     is left as it was.
     """
     with ExitStack() as stack:
-        listener = stack.enter_context(bind(job.config.job.host, job.config.job.port))
+        host = job.config.job.host
+        store = stack.enter_context(bind(host, job.config.job.port))
+        control = stack.enter_context(bind(host, 0))
+        secret = make_secret(os.environ)
         directory = create_run_directory(job.config.job.run_dir, job.config.job.name)
-        journal = stack.enter_context(Journal(directory / JOURNAL, directory / METRICS))
+        write_secret(directory.path, secret)
+        recorder = stack.enter_context(Recorder(job, directory, on_event))
         warm = template if template is not None else stack.enter_context(Template())
-        recorder = Recorder(job, directory, journal, on_event)
-        return _Run(job, directory, recorder).run(warm, listener)
+        run = _Run(job, directory, recorder, secret)
+        return run.run(warm, store, control)
 
 
 class _Run:
-    """One run: from notices to events, and to the end."""
+    """One run, from the first process to the last."""
 
-    def __init__(self, job: Job, directory: RunDirectory, recorder: Recorder) -> None:
-        self._job, self._directory, self._recorder = job, directory, recorder
-        self._ledger = Ledger(job)
-        self._finished: dict[str, Finished] = {}
-        self._hello: set[str] = set()
-        self._ready: set[str] = set()
-        self._failures: list[Failure] = []
+    def __init__(self, job: Job, directory: RunDirectory, recorder: Recorder, secret: str) -> None:
+        self._job, self._directory, self._recorder, self._secret = job, directory, recorder, secret
+        self._began_ms = now_ms()
+        self._ending: Ending | None = None
         self._signal = 0
+        self._ended_nodes: dict[str, str] = {}
+        self._coordinator_starts: list[float] = []
+        self._node_starts: dict[str, list[float]] = {}
+        self._due: list[tuple[float, Callable[[], None]]] = []
 
-    def run(self, template: Template, listener: socket.socket) -> RunResult:
+    def run(self, template: Template, store: socket.socket, control: socket.socket) -> RunResult:
+        self._control, self._store_port = control, store.getsockname()[1]
         try:
-            with Crew(template) as self._crew:
+            with Supervisor(template, template.nursery, self._directory / LOGS) as self._people:
                 self._recorder.begin()
-                self._follow(template, listener)
+                self._follow(template, store)
         except _StoppedAtOnce as stop:
-            return self._end("stopped", str(stop))
-        except (HoldfastError, HoldersDiffer, TemplateGone) as error:
+            return self._end(Ending(outcome="stopped", reason=str(stop)))
+        except (HoldfastError, TemplateGone) as error:
             line = str(error)
             if isinstance(error, TemplateGone):
                 line = f"the template process is gone: {line}"
-            raise JobFailed(line, self._end("failed", line).report) from None
-        if self._ledger.next_step < self._job.config.job.steps:
-            return self._end("stopped", f"{_name(self._signal)}, at a step boundary")
-        return self._end("finished", f"all {self._job.config.job.steps} steps are done")
+            self._ending = Ending(outcome="failed", reason=line)
+        assert self._ending is not None
+        return self._end(self._ending)
 
-    def _end(self, outcome: str, reason: str) -> RunResult:
-        told = list(self._finished.values())
-        report = self._recorder.end(
-            outcome,
-            reason,
-            staging_bytes=max((finished.staging_bytes for finished in told), default=0),
-            final_bytes=sum(finished.final_bytes for finished in told),
-        )
-        code = EXIT_CODES[signal.Signals(self._signal)] if outcome == "stopped" else 0
+    def _end(self, ending: Ending) -> RunResult:
+        self._recorder.follow()
+        report = self._recorder.end(ending)
+        if ending.outcome == "failed":
+            raise JobFailed(ending.reason, report)
+        code = EXIT_CODES[signal.Signals(self._signal)] if ending.outcome == "stopped" else 0
         recorder = self._recorder
         return RunResult(report, tuple(recorder.steps), tuple(recorder.changes), code)
 
     # Phases.
 
     def _follow(self, template: Template, listener: socket.socket) -> None:
-        if not template.is_warm:
-            self._wait_until(lambda: template.is_warm, WARM_DEADLINE_S, "the template process")
-        port = listener.getsockname()[1]
+        self._wait_until(
+            lambda: template.is_warm and template.nursery.is_warm,
+            WARM_DEADLINE_S,
+            "the template processes",
+        )
         store = serve_store(listener)
         try:
-            self._train(port)
+            self._start_all()
+            self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
+            self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
         finally:
             del store  # ends its server, also where an error keeps this frame alive
 
-    def _train(self, port: int) -> None:
-        everybody = self._job.workers
-        for worker in everybody:
-            self._crew.start(worker, self._directory / log_name(worker))
-        self._wait_until(lambda: len(self._hello) == len(everybody), START_DEADLINE_S, "workers")
-        self._assign(port)
-        patience = self._job.config.job.timeout_s + GRACE_S
-        self._wait_until(self._is_ready, patience, "groups and state")
-        seconds = self._recorder.seconds
-        self._recorder.tell([WorkersReady(seconds=seconds, pids=self._crew.pids)])
-        self._wait_until(lambda: len(self._finished) == len(everybody), patience, "the next step")
-        self._wait_for_exits()
-
-    def _is_ready(self) -> bool:
-        """Steps can begin; who gets a role later may still be setting up."""
-        return self._ready.issuperset(self._job.plans[0].plan.workers)
-
-    def _assign(self, port: int) -> None:
-        config = resolved(self._job)
-        final_dir = ""
-        if config.job.keep_final:
+    def _start_all(self) -> None:
+        host, port = self._control.getsockname()[:2]
+        self._directory.write(ADDRESS, f"{host}:{port}\n")
+        if self._job.config.job.keep_final:
             (self._directory / FINAL).mkdir(exist_ok=True)
-            final_dir = os.path.abspath(self._directory / FINAL)
+        self._start_coordinator()
+        for node in self._nodes():
+            self._start_agent(node)
+
+    def _nodes(self) -> dict[str, tuple[str, ...]]:
+        nodes: dict[str, tuple[str, ...]] = {}
         for worker in self._job.workers:
-            assignment = Assignment(
-                worker=worker,
+            nodes[node_of(worker)] = (*nodes.get(node_of(worker), ()), worker)
+        return nodes
+
+    def _start_coordinator(self) -> None:
+        config = resolved(self._job)
+        self._people.start_coordinator(
+            CoordinatorSpec(
+                run_dir=os.path.abspath(self._directory.path),
+                secret=self._secret,
                 config=config,
                 plans=self._job.plans,
-                store_host=config.job.host,
-                store_port=port,
-                num_threads=config.job.threads or share_cores(len(self._job.workers)),
-                final_dir=final_dir,
-            )
-            self._crew.send([worker], assignment)
+                backend=self._job.backend,
+                began_ms=self._began_ms,
+            ),
+            self._control,
+        )
+        # What was told to the one before may not have reached its journal.
+        for node, how in self._ended_nodes.items():
+            self._people.tell(NodeEnded(node=node, how=how))
+        if self._signal:
+            self._people.tell(StopAsked(signal=_name(self._signal)))
 
-    def _wait_until(self, is_done: Callable[[], bool], patience: float, what: str) -> None:
-        """Handle what happens until it is done. Progress, not its end, has to come in time."""
-        deadline = time.monotonic() + patience
+    def _start_agent(self, node: str) -> None:
+        host, port = self._control.getsockname()[:2]
+        self._ended_nodes.pop(node, None)
+        self._people.start_agent(
+            AgentSpec(
+                node=node,
+                agent=secrets.token_hex(8),
+                places=self._nodes()[node],
+                host=host,
+                port=port,
+                secret=self._secret,
+                tls_cert=self._job.config.job.tls_cert,
+                heartbeat_ms=self._job.config.recovery.heartbeat_ms,
+                log_dir=os.path.abspath(self._directory / LOGS),
+                assignment=self._assignment(),
+            )
+        )
+
+    def _assignment(self) -> Assignment:
+        """Of any worker, but for its name."""
+        config = resolved(self._job)
+        final = self._directory / FINAL
+        return Assignment(
+            worker="",
+            config=config,
+            store_host=config.job.host,
+            store_port=self._store_port,
+            num_threads=config.job.threads or share_cores(len(self._job.workers)),
+            final_dir=os.path.abspath(final) if config.job.keep_final else "",
+            faults=tuple(fault for fault in self._faults() if fault.is_inside),
+        )
+
+    def _faults(self) -> tuple[Fault, ...]:
+        config = self._job.config
+        return place_faults(config.faults, self._job.plans[0].plan, config.job.seed)
+
+    def _wait_until(self, is_done: Callable[[], bool], patience_s: float, what: str) -> None:
+        """Handle what happens until it is done. Without `what`, time may simply run out."""
+        deadline = time.monotonic() + patience_s
         while not is_done():
-            notices = self._crew.wait(deadline)
-            if not notices:
-                raise HoldfastError(
-                    f"waited {patience:g} s for {what}, in vain: {self._who_is_missing()}"
-                )
+            next_due = min((at for at, _ in self._due), default=deadline)
+            notices = self._people.wait(min(deadline, next_due))
+            self._do_what_is_due()
+            if not notices and time.monotonic() >= deadline:
+                if not what:
+                    return
+                raise HoldfastError(f"waited {patience_s:g} s for {what}, in vain")
             for notice in notices:
                 self._take(notice)
-            if self._failures:
-                self._fail()
-            deadline = time.monotonic() + patience
 
-    def _wait_for_exits(self) -> None:
-        """Everything is done and written: who does not go by itself is ended."""
-        deadline = time.monotonic() + LEAVE_DEADLINE_S
-        while self._crew.alive and self._crew.wait(deadline):
-            pass
-
-    def _who_is_missing(self) -> str:
-        for heard in (self._hello, self._ready, set(self._finished)):
-            missing = [worker for worker in self._job.workers if worker not in heard]
-            if missing:
-                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-                done = after_steps(self._ledger.next_step)
-                return f"nothing from {missing[0]}{more} {done}"
-        return "nobody"
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        due = [action for at, action in self._due if at <= now]
+        self._due = [(at, action) for at, action in self._due if at > now]
+        for action in due:
+            action()
 
     # What happens.
 
     def _take(self, notice: Notice) -> None:
         match notice:
-            case Told(worker, message):
-                self._hear(worker, message)
-            case Garbled(worker, why):
-                self._failures.append(said(worker, why))
-            case Gone(worker, status):
-                known = {failure.worker for failure in self._failures}
-                if worker not in self._finished and worker not in known:
-                    self._failures.append(died(worker, status))
-            case Signalled(number):
+            case Told(message=Wrote(journal=journal, metrics=metrics)):
+                self._recorder.follow(journal, metrics)
+            case Told(message=Ending() as ending):
+                self._ending = self._ending or ending
+            case CoordinatorLost(how=how):
+                self._coordinator_lost(how)
+            case AgentLost(node=node, how=how):
+                self._agent_lost(node, how)
+            case Signalled(number=number):
                 self._take_signal(number)
             case Warmed():
                 pass
 
-    def _hear(self, worker: str, message: Message) -> None:
-        match message:
-            case Hello():
-                self._hello.add(worker)
-            case Ready():
-                self._ready.add(worker)
-            case StepMessage(report=step):
-                self._recorder.tell(self._ledger.add_step(worker, step))
-            case ChangeMessage(report=change):
-                self._recorder.tell(self._ledger.add_change(worker, change))
-            case Measured(epoch=epoch, profile=profile):
-                self._recorder.profiles.append((epoch, worker, profile))
-            case Finished():
-                self._finish(worker, message)
-            case Failed():
-                self._failures.append(said(worker, message.line, message.is_consequence))
-            case _:
-                why = f"it sent a {type(message).__name__}, which is the launcher's to send"
-                self._failures.append(said(worker, why))
+    def _coordinator_lost(self, how: str) -> None:
+        if self._ending is not None:
+            return
+        self._recorder.follow()
+        if not self._may_start(self._coordinator_starts):
+            log = self._directory / LOGS / "coordinator.log"
+            raise HoldfastError(f"the coordinator {how}, again and again; its log is {log}")
+        self._start_coordinator()
 
-    def _finish(self, worker: str, message: Finished) -> None:
-        """Who has a role leaves when all of them are done; who has none, when one of them is:
-        the others will not give it a role any more.
-        """
-        self._finished[worker] = message
-        trained = self._job.plans[message.epoch].plan.seats
-        self._crew.send([name for name in self._job.workers if name not in trained], Leave())
-        if self._finished.keys() >= trained.keys():
-            self._crew.send(list(trained), Leave())
+    def _agent_lost(self, node: str, how: str) -> None:
+        if self._ending is not None:
+            return
+        self._ended_nodes[node] = how
+        self._people.tell(NodeEnded(node=node, how=f"the agent of {node} {how}"))
+        starts = self._node_starts.setdefault(node, [])
+        if self._job.config.recovery.restart_nodes and self._may_start(starts):
+            at = time.monotonic() + NODE_RESTART_S
+            self._due.append((at, lambda: self._start_agent(node)))
+
+    def _may_start(self, starts: list[float]) -> bool:
+        recovery, now = self._job.config.recovery, time.monotonic()
+        starts[:] = [at for at in starts if now - at < recovery.restart_window_s]
+        starts.append(now)
+        return len(starts) <= recovery.max_restarts
 
     def _take_signal(self, number: int) -> None:
         if self._signal:
             raise _StoppedAtOnce(f"{_name(number)} again, so at once")
         self._signal = number
-        if not self._is_ready():
+        if not self._recorder.is_ready:
             raise _StoppedAtOnce(f"{_name(number)} before the first step")
-        reason = "stopping at the next step boundary; once more to stop at once"
-        self._recorder.tell([StopRequested(signal=_name(number), reason=reason)])
-        self._crew.send(self._job.workers, Stop())
-
-    def _fail(self) -> None:
-        """Look a moment for the cause behind a broken group, then give up."""
-        deadline = time.monotonic() + BLAME_S
-        while all(failure.is_consequence for failure in self._failures):
-            notices = self._crew.wait(deadline)
-            if not notices:
-                break
-            for notice in notices:
-                self._take(notice)
-        cause = root_cause(self._failures)
-        step = self._ledger.next_step
-        role = self._role(cause.worker, step)
-        failed = WorkerFailed(worker=cause.worker, role=role, step=step, reason=cause.why)
-        self._recorder.tell([failed])
-        log = self._directory / log_name(cause.worker)
-        raise HoldfastError(
-            f"worker {cause.worker} ({role}) {cause.why}, {after_steps(step)}; its log is {log}"
-        )
-
-    def _role(self, worker: str, step: int) -> str:
-        plan = next(p.plan for p in reversed(self._job.plans) if p.at_step <= step)
-        return plan.role(worker) if worker in plan.seats else "no role yet"
+        self._people.tell(StopAsked(signal=_name(number)))
 
 
 def _name(number: int) -> str:

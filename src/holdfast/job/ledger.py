@@ -1,18 +1,22 @@
-"""What all workers say, put together: one event per step and per change.
+"""What all workers say, put together: one event per step and per change of epoch.
 
-Pure bookkeeping. A step counts when every worker of its plan has reported it, a change when
-everybody of both plans has. All reports of a step must agree: the loss is one number given to
-everybody, and, where the run verifies itself, so is every checksum of what several workers hold.
+Pure bookkeeping. An epoch is known from its order. A step counts when everybody has reported it who
+has a seat in the epoch that agreed on it and is not lost since; an epoch has begun when all of them
+have entered it. All reports of a step must agree: the loss is one number given to everybody, and,
+where the run verifies itself, so is every checksum of what several workers hold.
+
+Reports may come again (from agents that do not know what a coordinator before this one has written
+down) and are left out then.
 """
 
 from collections.abc import Iterable
 from math import isfinite
 
-from holdfast.engine.mesh import needed_groups
-from holdfast.engine.trainer import ChangeReport, StepReport
-from holdfast.errors import invariant
-from holdfast.job.prepare import Job
-from holdfast.observe.events import Event, PlanChanged, StepDone, StepSkipped
+import msgspec
+
+from holdfast.engine.group_keys import needed_groups
+from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.observe.events import Event, PlanChanged, Recovered, StepDone, StepSkipped
 from holdfast.observe.run_directory import plan_name
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
@@ -22,28 +26,75 @@ class HoldersDiffer(Exception):
     """Two workers disagree on something that must be the same on both."""
 
 
+class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ledger has to know of an order."""
+
+    number: int
+    kind: str
+    """As in control/order.py."""
+    plan: Plan
+    reason: str
+    before: int | None = None
+    """The epoch it follows; None: it is the first."""
+
+
 class Ledger:
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.next_step = 0
+    def __init__(self, backend: str, next_step: int = 0) -> None:
+        self._backend = backend
+        self.next_step = next_step
         """The first that is not complete."""
+        self.epoch = -1
+        """The last that everybody has entered."""
+        self._epochs: dict[int, Epoch] = {}
+        self._lost: dict[str, int] = {}
+        """Worker -> the last epoch that does not wait for it."""
         self._steps: dict[int, dict[str, StepReport]] = {}
-        self._changes: dict[int, dict[str, ChangeReport]] = {}
-        self._num_changed = 0
+        self._changes: dict[int, dict[str, ChangeReport | RecoveryReport]] = {}
         self._sums: dict[tuple[int, str], tuple[str, int]] = {}
+
+    # What is known beforehand.
+
+    def begin(self, epoch: Epoch) -> list[Event]:
+        """An order was given. The first needs nobody's word to have begun."""
+        self._epochs[epoch.number] = epoch
+        if epoch.before is None:
+            self.epoch = epoch.number
+        return self._settle()
+
+    def drop(self, number: int) -> None:
+        """An order that nobody will enter."""
+        self._epochs.pop(number, None)
+        self._changes.pop(number, None)
+
+    def lose(self, worker: str) -> list[Event]:
+        """It will not report any more, unless it joins in an epoch to come."""
+        self._lost[worker] = max(self._epochs, default=-1)
+        return self._settle()
+
+    def rewind(self, step: int) -> None:
+        """State was restored: steps from here on are done again."""
+        self.next_step = min(self.next_step, step)
+        self._steps = {s: reports for s, reports in self._steps.items() if s < step}
+        self._sums = {key: value for key, value in self._sums.items() if key[0] < step}
+
+    # What is told.
 
     def add_step(self, worker: str, report: StepReport) -> list[Event]:
         """What is known now that was not before."""
         reports = self._steps.setdefault(report.step, {})
-        invariant(worker not in reports, f"{worker} reports step {report.step} twice")
+        if report.step < self.next_step or worker in reports:
+            if not reports:
+                del self._steps[report.step]
+            return []
         for other, first in list(reports.items())[:1]:
             _compare_outcomes(other, first, worker, report)
         self._compare_checksums(worker, report)
         reports[worker] = report
         return self._settle()
 
-    def add_change(self, worker: str, report: ChangeReport) -> list[Event]:
-        self._changes.setdefault(report.epoch, {})[worker] = report
+    def add_change(self, worker: str, report: ChangeReport | RecoveryReport) -> list[Event]:
+        if report.epoch > self.epoch:
+            self._changes.setdefault(report.epoch, {})[worker] = report
         return self._settle()
 
     def _settle(self) -> list[Event]:
@@ -53,46 +104,63 @@ class Ledger:
             events += found
         return events
 
+    def _waited_for(self, number: int, workers: Iterable[str]) -> set[str]:
+        return {worker for worker in workers if self._lost.get(worker, -1) < number}
+
     def _next_change(self) -> list[Event] | None:
-        epoch = self._num_changed + 1
-        if epoch >= len(self._job.plans):
-            return None
-        reports = self._changes.get(epoch, {})
-        before, after = (self._job.plans[n].plan for n in (epoch - 1, epoch))
-        if not {*before.workers, *after.workers} <= reports.keys():
-            return None
-        self._num_changed = epoch
-        del self._changes[epoch]
-        return [self._changed(epoch, before, after, list(reports.values()))]
+        for number in sorted(self._changes):
+            epoch = self._epochs.get(number)
+            if epoch is None or epoch.before is None:
+                continue
+            before = self._epochs.get(epoch.before)
+            if before is None:
+                continue
+            concerned = set(epoch.plan.workers)
+            if epoch.kind == "change":
+                concerned.update(before.plan.workers)
+            reports = self._changes[number]
+            if self._waited_for(number, concerned) <= reports.keys():
+                self.epoch = number
+                # Earlier ones that came to nothing are not waited for any more.
+                self._changes = {n: r for n, r in self._changes.items() if n > number}
+                return [self._changed(epoch, before, reports)]
+        return None
 
     def _changed(
-        self, epoch: int, before: Plan, after: Plan, reports: list[ChangeReport]
-    ) -> PlanChanged:
-        transition = self._job.transitions[epoch - 1]
-        kept, made = count_groups(before, after, self._job.backend)
+        self, epoch: Epoch, before: Epoch, reports: dict[str, ChangeReport | RecoveryReport]
+    ) -> Event:
+        old, new = before.plan.workers, epoch.plan.workers
+        changes = {w: report for w, report in reports.items() if isinstance(report, ChangeReport)}
+        if not changes:
+            lost = tuple(name for name in old if name not in new)
+            return _recovered(epoch, lost, list(reports.values()))
+        # Who joins has waited, too, but kept nobody from training.
+        stalls = [report.stall_s for worker, report in changes.items() if worker in old]
+        kept, made = count_groups(before.plan, epoch.plan, self._backend)
         return PlanChanged(
-            reason=f"the job file says so: [[change]] at_step = {reports[0].step}",
-            epoch=epoch,
-            step=reports[0].step,
-            shape=describe_shape(after),
-            num_workers=len(after.workers),
-            joining=transition.joining,
-            leaving=transition.leaving,
-            stall_s=max(report.stall_s for report in reports),
-            bytes_moved=sum(report.bytes_received for report in reports),
+            reason=epoch.reason,
+            epoch=epoch.number,
+            step=next(iter(changes.values())).step,
+            shape=describe_shape(epoch.plan),
+            num_workers=len(new),
+            joining=tuple(name for name in new if name not in before.plan.seats),
+            leaving=tuple(name for name in old if name not in epoch.plan.seats),
+            stall_s=max(stalls, default=0.0),
+            bytes_moved=sum(report.bytes_received for report in changes.values()),
             groups_kept=kept,
             groups_made=made,
-            file=plan_name(epoch),
+            file=plan_name(epoch.number),
         )
 
     def _next_steps(self) -> list[Event] | None:
         reports = self._steps.get(self.next_step, {})
         if not reports:
             return None
-        epoch = next(iter(reports.values())).epoch
-        if epoch > self._num_changed:
+        number = next(iter(reports.values())).epoch
+        epoch = self._epochs.get(number)
+        if epoch is None or number > self.epoch:
             return None
-        if not reports.keys() >= set(self._job.plans[epoch].plan.workers):
+        if not self._waited_for(number, epoch.plan.workers) <= reports.keys():
             return None
         step = self.next_step
         self.next_step += 1
@@ -104,11 +172,29 @@ class Ledger:
         for key, value in report.checksums.items():
             other, expected = self._sums.setdefault((report.step, key), (worker, value))
             if value != expected:
-                unit = self._job.plans[report.epoch].plan.units[int(key.partition("/")[0])]
+                unit = self._epochs[report.epoch].plan.units[int(key.partition("/")[0])]
                 raise HoldersDiffer(
                     f"{other} and {worker} differ in {unit.name} after step {report.step}: "
                     f"checksums {expected:x} and {value:x} of what both hold"
                 )
+
+
+def _recovered(
+    epoch: Epoch, lost: tuple[str, ...], reports: list[ChangeReport | RecoveryReport]
+) -> Event:
+    found = [report for report in reports if isinstance(report, RecoveryReport)]
+    return Recovered(
+        reason=epoch.reason,
+        epoch=epoch.number,
+        step=found[0].step,
+        shape=describe_shape(epoch.plan),
+        num_workers=len(epoch.plan.workers),
+        lost=lost,
+        stall_s=max(report.stall_s for report in found),
+        micro_batches=max(report.num_micro_batches for report in found),
+        num_followed=sum(report.followed for report in found),
+        file=plan_name(epoch.number),
+    )
 
 
 def _step_events(reports: Iterable[StepReport]) -> list[Event]:

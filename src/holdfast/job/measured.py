@@ -5,14 +5,14 @@ of the degree that was used first; other degrees become factors of it. Everythin
 over the workers that measured it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Link, Profile, UnitCost
 
 
-def merge_profiles(found: Iterable[tuple[int, str, Profile]], plans: Sequence[Plan]) -> Profile:
+def merge_profiles(found: Iterable[tuple[int, str, Profile]], plans: Mapping[int, Plan]) -> Profile:
     """From (epoch, worker, profile); `plans` by epoch."""
     ordered = sorted(found, key=lambda report: report[:2])
     profiles = [profile for _, _, profile in ordered]

@@ -6,16 +6,17 @@ dry-run, all changes between them planned, the data opened.
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
 import torch
 
 from holdfast.engine.data import DataSource, SyntheticTask, TokenFile
-from holdfast.engine.trainer import DTYPES, Planned, TrainerConfig, check_runnable
+from holdfast.engine.epoch import DTYPES, TrainerConfig, check_runnable
+from holdfast.engine.reports import Planned
 from holdfast.errors import HoldfastError
 from holdfast.job.config import Change, DataSection, JobConfig, ModelSection, ParallelSection
+from holdfast.job.jobs import Job, resolve_backend
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
@@ -25,29 +26,6 @@ from holdfast.plan.plan import Plan, Schedule, StateBytes
 from holdfast.plan.text import parse_plan
 from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import Unit
-
-
-class Job(msgspec.Struct, frozen=True, dict=True):
-    """A job that can run: its settings, and its plans in the order of their steps."""
-
-    config: JobConfig
-    plans: tuple[Planned, ...]
-    transitions: tuple[Transition, ...]
-    """From each plan to the next."""
-
-    @cached_property
-    def workers(self) -> tuple[str, ...]:
-        """Everybody with a role in any of the plans."""
-        return tuple(dict.fromkeys(name for planned in self.plans for name in planned.plan.workers))
-
-    @property
-    def num_parameters(self) -> int:
-        tensors = {t.name: t for unit in self.plans[0].plan.units for t in unit.tensors}
-        return sum(tensor.num_elements for tensor in tensors.values())
-
-    @property
-    def backend(self) -> str:
-        return resolve_backend(self.config)
 
 
 def prepare_job(config: JobConfig) -> Job:
@@ -246,12 +224,6 @@ def _with_state_bytes(plan: Plan, dtype: str) -> Plan:
 
 
 # Model, data, engine.
-
-
-def resolve_backend(config: JobConfig) -> str:
-    if config.job.backend != "auto":
-        return config.job.backend
-    return "nccl" if config.job.device == "cuda" else "gloo"
 
 
 def check_device(config: JobConfig) -> None:

@@ -1,81 +1,89 @@
-"""Keeps what happens in a run: tells whoever listens, and writes the run directory."""
+"""What the launcher writes and reads of the run directory."""
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from holdfast import __version__
 from holdfast.job.config import Change, JobConfig, ParallelSection, format_job
-from holdfast.job.measured import merge_profiles
-from holdfast.job.prepare import Job
-from holdfast.observe.events import Event, JobEnded, JobStarted, PlanChanged, PlanStarted, StepDone
+from holdfast.job.jobs import Job
+from holdfast.job.supervision import Ending
+from holdfast.observe.events import (
+    Event,
+    JobEnded,
+    JobStarted,
+    PlanChanged,
+    Recovered,
+    StepDone,
+    WorkersReady,
+)
+from holdfast.observe.follow import Follower
 from holdfast.observe.journal import Journal
 from holdfast.observe.report import Report, format_report, make_report
-from holdfast.observe.run_directory import JOB, PROFILE, REPORT, RunDirectory, plan_name
-from holdfast.observe.timeline_view import describe_shape
-from holdfast.plan.profile import Profile, format_profile
+from holdfast.observe.run_directory import (
+    JOB,
+    JOURNAL,
+    METRICS,
+    PROFILE,
+    REPORT,
+    RunDirectory,
+    given_name,
+)
 from holdfast.plan.text import format_plan
 
 OnEvent = Callable[[Event], object]
 
 
 class Recorder:
-    def __init__(
-        self, job: Job, directory: RunDirectory, journal: Journal, on_event: OnEvent | None
-    ) -> None:
-        self._job, self._directory, self._journal, self._on_event = (
-            job,
-            directory,
-            journal,
-            on_event,
-        )
+    """Writes the beginning and the end of a run, and reads what lies between."""
+
+    def __init__(self, job: Job, directory: RunDirectory, on_event: OnEvent | None) -> None:
+        self._job, self._directory, self._on_event = job, directory, on_event
+        self._journal = Journal(directory / JOURNAL, directory / METRICS)
+        self._follower = Follower(directory / JOURNAL, directory / METRICS)
         self._began = time.monotonic()
         self._started = describe_job(job, directory)
         self.steps: list[StepDone] = []
         self.changes: list[PlanChanged] = []
-        self.profiles: list[tuple[int, str, Profile]] = []
-        """(epoch, worker, what it measured)"""
+        self.recoveries: list[Recovered] = []
+        self.is_ready = False
+        """Steps can begin."""
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def tell(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, StepDone):
-                self.steps.append(event)
-            if isinstance(event, PlanChanged):
-                self.changes.append(event)
-            self._journal.write(event)
+    def follow(self, journal: int | None = None, metrics: int | None = None) -> None:
+        """Take in what was written, up to these sizes of the files."""
+        for event in self._follower.read(journal, metrics):
+            match event:
+                case StepDone():
+                    self.steps.append(event)
+                case PlanChanged():
+                    self.changes.append(event)
+                case Recovered():
+                    self.recoveries.append(event)
+                case WorkersReady():
+                    self.is_ready = True
             if self._on_event is not None:
                 self._on_event(event)
 
     def begin(self) -> None:
         """What will run is written before anything does."""
         self._directory.write(JOB, format_job(resolved(self._job)))
-        for epoch, planned in enumerate(self._job.plans):
-            self._directory.write(plan_name(epoch), format_plan(planned.plan))
-        first = self._job.plans[0].plan
-        plan = PlanStarted(
-            reason="the job file says so: [parallel]",
-            epoch=0,
-            step=0,
-            shape=describe_shape(first),
-            num_workers=len(first.workers),
-            file=plan_name(0),
-        )
-        self.tell([self._started, plan])
+        for number, planned in enumerate(self._job.plans):
+            self._directory.write(given_name(number), format_plan(planned.plan))
+        self._journal.write(self._started)
+        self.follow()
 
-    def end(
-        self, outcome: str, reason: str, *, staging_bytes: int = 0, final_bytes: int = 0
-    ) -> Report:
+    def end(self, ending: Ending) -> Report:
         """The last event, the profile and the report, however it ended."""
         ended = JobEnded(
-            reason=reason,
-            outcome=outcome,
-            next_step=len(self.steps),
+            reason=ending.reason,
+            outcome=ending.outcome,
+            next_step=self.steps[-1].step + 1 if self.steps else 0,
             loss=self.steps[-1].loss if self.steps else None,
             seconds=self.seconds,
         )
@@ -84,15 +92,22 @@ class Recorder:
             self.steps,
             self.changes,
             ended,
-            staging_bytes=staging_bytes,
-            final_bytes=final_bytes,
+            recoveries=self.recoveries,
+            staging_bytes=ending.staging_bytes,
+            final_bytes=ending.final_bytes,
         )
-        if self.profiles:
-            profile = merge_profiles(self.profiles, [p.plan for p in self._job.plans])
-            self._directory.write(PROFILE, format_profile(profile))
+        if ending.profile:
+            self._directory.write(PROFILE, ending.profile)
         self._directory.write(REPORT, format_report(report))
-        self.tell([ended])
+        self._journal.write(ended)
+        self.follow()
         return report
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._journal.close()
 
 
 def describe_job(job: Job, directory: RunDirectory) -> JobStarted:
@@ -116,8 +131,8 @@ def resolved(job: Job) -> JobConfig:
     the file can be run again.
     """
 
-    def own_copy(section: ParallelSection, epoch: int) -> ParallelSection:
-        return ParallelSection(plan=plan_name(epoch)) if section.plan else section
+    def own_copy(section: ParallelSection, number: int) -> ParallelSection:
+        return ParallelSection(plan=given_name(number)) if section.plan else section
 
     config = job.config
     num_micro_batches = job.plans[0].plan.num_micro_batches
@@ -125,8 +140,8 @@ def resolved(job: Job) -> JobConfig:
     if data.path:
         data = msgspec.structs.replace(data, path=os.path.abspath(data.path))
     changes = tuple(
-        Change(at_step=change.at_step, parallel=own_copy(change.parallel, epoch))
-        for epoch, change in enumerate(config.changes, 1)
+        Change(at_step=change.at_step, parallel=own_copy(change.parallel, number))
+        for number, change in enumerate(config.changes, 1)
     )
     return msgspec.structs.replace(
         config,

@@ -19,9 +19,10 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.job.config import ALIASES, SECTIONS, Change, JobConfig, ParallelSection
+from holdfast.job.faults import FAULT_KINDS, Fault
 
 PREFIX = "HOLDFAST_"
-PATHS = {("parallel", "plan"), ("data", "path")}
+PATHS = {("parallel", "plan"), ("data", "path"), ("job", "tls_cert"), ("job", "tls_key")}
 """Relative to the job file where the job file names them."""
 EXIT_USAGE = 2
 
@@ -42,7 +43,7 @@ def read_config(
 ) -> JobConfig:
     """The job as all sources together say it."""
     tables = _load(path)
-    changes = tables.pop("change", [])
+    changes, faults = tables.pop("change", []), tables.pop("faults", [])
     merged: Layer = {section: {} for section in SECTIONS}
     for layer in (
         file_layer(tables, path),
@@ -53,7 +54,11 @@ def read_config(
             merged[section].update(given)
     sections = {name: _build(name, given, str(path)) for name, given in merged.items()}
     first: Any = sections["parallel"]
-    return JobConfig(**sections, changes=tuple(_read_changes(changes, path, first)))
+    return JobConfig(
+        **sections,
+        changes=tuple(_read_changes(changes, path, first)),
+        faults=tuple(_read_faults(faults, path)),
+    )
 
 
 # The file.
@@ -76,7 +81,7 @@ def file_layer(tables: Mapping[str, Any], path: Path) -> Layer:
     layer: Layer = {}
     for section, table in tables.items():
         if section not in SECTIONS:
-            hint = nearest(section, [*SECTIONS, "change"])
+            hint = nearest(section, [*SECTIONS, "change", "faults"])
             raise HoldfastError(f"{path}: there is no section [{section}]; {hint}")
         if not isinstance(table, dict):
             raise HoldfastError(f"{path}: {section} = {table!r}: a section [{section}] is needed")
@@ -129,6 +134,19 @@ def _read_changes(entries: object, path: Path, parallel: ParallelSection) -> Ite
             yield msgspec.convert({"at_step": at_step, "parallel": change}, Change)
         except msgspec.ValidationError as error:
             raise HoldfastError(f"{place}: at_step = {at_step!r}: {_plain(error)}") from None
+
+
+def _read_faults(entries: object, path: Path) -> Iterator[Fault]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise HoldfastError(f"{path}: faults: sections [[faults]] are needed")
+    for number, entry in enumerate(entries, 1):
+        try:
+            yield msgspec.convert(entry, Fault)
+        except (msgspec.ValidationError, HoldfastError) as error:
+            why = _plain(error)
+            if "kind" in entry and entry["kind"] not in FAULT_KINDS:
+                why = f"kind = {entry['kind']!r}: {nearest(str(entry['kind']), FAULT_KINDS)}"
+            raise HoldfastError(f"{path}: [[faults]] number {number}: {why}") from None
 
 
 # The environment and the command line.
@@ -288,6 +306,6 @@ def _refuse_value(
     raise HoldfastError(f"{given.source}: {section}.{key} = {given.value!r}: {why}") from None
 
 
-def _plain(error: msgspec.ValidationError) -> str:
+def _plain(error: Exception) -> str:
     text = str(error).partition(" - at ")[0].replace("`", "")
     return text[0].lower() + text[1:]

@@ -2,20 +2,24 @@
 
 Importing torch takes seconds, forking a process that has it takes milliseconds. The template
 imports, starts no thread, touches no device, and then only forks and reaps. It is a process of
-its own, apart from the launcher, which may have threads.
+its own, apart from the launcher and the agents, which may have threads.
 
     launcher                          template                        worker
        | Popen                           |
        |-------------------------------->| import torch, engine, models
        |<------------------------- Warm  |
-       | Fork + 2 file descriptors ----->| fork ------------------------->|
-       |<------------------------ Forked |                                | runs `worker.main`
-       |<------------------ Exited(code) | <------ waitpid -------------- |
+       | Attach + a socket ------------->|                  agent
+       |                                 |<-- Fork + 3 fds -- |
+       |                                 | fork ------------------------->|
+       |                                 | --- Forked ------->|           | runs `worker.run_worker`
+       |                                 | --- Exited(code) ->|<- waitpid |
 
-Nobody stays behind: the template ends when its end of the control socket does, which is when the
-launcher closes it or dies; a worker is killed by the kernel when the template ends. (The standard
-library's fork server gives every child a copy of the descriptor that keeps the server alive, so
-there killing the launcher leaves all of them running; and it runs the main script again in each.)
+Whoever holds a control socket may fork, and hears of its own children only. Nobody stays behind:
+the template ends when its first control socket does, which is when the launcher closes it or dies;
+the children of a control socket are killed when that socket ends, so a node's workers die with
+their agent; and the kernel kills all of them when the template itself ends. (The standard library's
+fork server gives every child a copy of the descriptor that keeps the server alive, so there killing
+the launcher leaves all of them running; and it runs the main script again in each.)
 """
 
 import ctypes
@@ -28,16 +32,25 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import HoldfastError
 
+if TYPE_CHECKING:
+    from holdfast.job.nursery import Nursery
+
 MAX_PACKET_BYTES = 4096
+MAX_FDS = 3
 WARM_DEADLINE_S = 120.0
 _PR_SET_PDEATHSIG = 1
+
+RunChild = Callable[[socket.socket, int], int]
+"""A child's whole life: its socket and its third descriptor (-1: none); its exit code."""
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
@@ -45,9 +58,21 @@ class Warm(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """With two descriptors: the worker's socket, and the file for what it prints."""
+    """With descriptors: the child's socket, the file for what it prints, and one of its own."""
 
     ticket: int
+
+
+class Attach(msgspec.Struct, frozen=True, tag=True):
+    """With a descriptor: one more control socket."""
+
+
+class Settle(msgspec.Struct, frozen=True, tag=True):
+    """Say when nobody is left of those whose control socket has ended."""
+
+
+class Settled(msgspec.Struct, frozen=True, tag=True):
+    pass
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
@@ -61,54 +86,37 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
     """Exit code, or minus the signal that ended it."""
 
 
-Notice = Warm | Forked | Exited
+Notice = Warm | Forked | Exited | Settled
 _NOTICES = msgspec.msgpack.Decoder(Notice)
-_ORDERS = msgspec.msgpack.Decoder(Fork)
+_ORDERS = msgspec.msgpack.Decoder(Fork | Attach | Settle)
 
 
 class TemplateGone(Exception):
     """The template process ended."""
 
 
-class Template:
-    """The launcher's handle on the template process. Use it as a context manager."""
+class Forker:
+    """One control socket: asks for children, and hears of them."""
 
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # What it prints is of interest only if it fails.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        # No pool of threads for numpy: workers are forked from here.
-        # And no long wait for a name server: the store looks up every peer that connects.
-        environment = {"RES_OPTIONS": "timeout:1 attempts:1"} | os.environ
-        environment["OPENBLAS_NUM_THREADS"] = "1"
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.job.template", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                env=environment,
-            )
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
         self.is_warm = False
         self._next_ticket = 0
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def fork(self, sock: socket.socket, log_fd: int) -> int:
-        """Ask for a worker; its ticket comes back in `Forked` and `Exited`."""
+    def fork(self, sock: socket.socket, log_fd: int, *fds: int) -> int:
+        """Ask for a child; its ticket comes back in `Forked` and `Exited`."""
         self._next_ticket += 1
-        order = msgspec.msgpack.encode(Fork(self._next_ticket))
+        self._order(Fork(self._next_ticket), [sock.fileno(), log_fd, *fds])
+        return self._next_ticket
+
+    def _order(self, order: Fork | Attach | Settle, fds: list[int]) -> None:
         try:
-            socket.send_fds(self._control, [order], [sock.fileno(), log_fd])
+            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], fds)
         except OSError:
             raise TemplateGone(self.last_words()) from None
-        return self._next_ticket
 
     def receive(self) -> Notice:
         """The next notice; call it when the descriptor is readable."""
@@ -121,6 +129,60 @@ class Template:
         notice: Notice = _NOTICES.decode(data)
         self.is_warm = self.is_warm or isinstance(notice, Warm)
         return notice
+
+    def last_words(self) -> str:
+        return "its socket ended"
+
+    def close(self) -> None:
+        """Its children are killed."""
+        self._control.close()
+
+
+class Template(Forker):
+    """The launcher's handle on the template process. Use it as a context manager."""
+
+    MODULE = "holdfast.job.template"
+
+    def __init__(self) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(control)
+        # What it prints is of interest only if it fails.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        # No pool of threads for numpy: workers are forked from here.
+        # And no long wait for a name server: the store looks up every peer that connects.
+        environment = {"RES_OPTIONS": "timeout:1 attempts:1"} | os.environ
+        environment["OPENBLAS_NUM_THREADS"] = "1"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.MODULE, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env=environment,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def attach(self) -> socket.socket:
+        """A new control socket; the template holds the other end of it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._order(Attach(), [theirs.fileno()])
+        return ours
+
+    @cached_property
+    def nursery(self) -> "Nursery":
+        """The template of light processes that goes with this one; started when first asked for."""
+        from holdfast.job.nursery import Nursery
+
+        return Nursery()
+
+    def settle(self) -> None:
+        """`Settled` comes when the children of all who are gone are gone, too."""
+        self._order(Settle(), [])
 
     def wait_until_warm(self, deadline_s: float = WARM_DEADLINE_S) -> None:
         """For those who have nothing else to listen to."""
@@ -143,8 +205,10 @@ class Template:
         return f"{status}: {printed[-1]}" if printed else status
 
     def close(self) -> None:
-        """End it, and with it every worker that is left."""
-        self._control.close()
+        """End it, and with it every child that is left."""
+        if "nursery" in self.__dict__:
+            self.nursery.close()
+        super().close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -163,46 +227,65 @@ class Template:
 
 
 class _Server:
-    def __init__(self, control: socket.socket, run_worker: Callable[[socket.socket], int]) -> None:
-        self._control, self._run_worker = control, run_worker
+    def __init__(self, control: socket.socket, run_child: RunChild) -> None:
+        self._first, self._run_child = control, run_child
+        self._controls = {control.fileno(): control}
         self._pid = os.getpid()
-        self._ticket_of: dict[int, int] = {}
+        self._is_settling = False
+        self._children: dict[int, tuple[socket.socket, int]] = {}
+        """pid -> (control socket, ticket)"""
         # Bytes appear here when a child ends.
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        self._tell(Warm())
+        _tell(self._first, Warm())
+        poll = select.poll()
+        poll.register(self._wake_in, select.POLLIN)
+        poll.register(self._first, select.POLLIN)
         while True:
-            readable, _, _ = select.select([self._control.fileno(), self._wake_in], [], [])
-            if self._wake_in in readable:
-                with suppress(BlockingIOError):
-                    os.read(self._wake_in, 4096)
-                self._reap()
-            if self._control.fileno() in readable and not self._take_order():
-                return
+            ready = poll.poll(0 if self._is_settling else None)
+            if self._is_settling and not ready:
+                self._settle_or_wait()
+            for fd, _ in ready:
+                if fd == self._wake_in:
+                    with suppress(BlockingIOError):
+                        os.read(self._wake_in, 4096)
+                    self._reap()
+                    continue
+                control = self._controls[fd]
+                if self._take_order(control, poll):
+                    continue
+                if control is self._first:
+                    return
+                poll.unregister(fd)
+                self._drop(fd)
 
-    def _tell(self, notice: Notice) -> None:
-        # A launcher that is gone shows as the end of the control socket.
-        with suppress(ConnectionError):
-            self._control.send(msgspec.msgpack.encode(notice))
-
-    def _take_order(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 2)
+    def _take_order(self, control: socket.socket, poll: select.poll) -> bool:
+        data, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_FDS)
         if not data:
             return False
-        ticket = _ORDERS.decode(data).ticket
+        order = _ORDERS.decode(data)
+        if isinstance(order, Settle):
+            self._is_settling = True
+            return True
+        if isinstance(order, Attach):
+            added = socket.socket(fileno=fds[0])
+            self._controls[added.fileno()] = added
+            poll.register(added, select.POLLIN)
+            _tell(added, Warm())
+            return True
         pid = os.fork()
         if pid == 0:
-            self._become_worker(fds)
+            self._become_child(fds)
         for fd in fds:
             os.close(fd)
-        self._ticket_of[pid] = ticket
-        self._tell(Forked(ticket, pid))
+        self._children[pid] = (control, order.ticket)
+        _tell(control, Forked(order.ticket, pid))
         return True
 
-    def _become_worker(self, fds: list[int]) -> None:
+    def _become_child(self, fds: list[int]) -> None:
         """In the child; never returns."""
         code = 1
         try:
@@ -211,13 +294,14 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in (self._wake_in, self._wake_out):
                 os.close(fd)
-            self._control.close()
-            sock_fd, log_fd = fds
+            for control in self._controls.values():
+                control.close()
+            sock_fd, log_fd, own_fd = (*fds, -1)[:MAX_FDS]
             for standard in (1, 2):
                 os.dup2(log_fd, standard)
             os.close(log_fd)
             faulthandler.enable()
-            code = self._run_worker(socket.socket(fileno=sock_fd))
+            code = self._run_child(socket.socket(fileno=sock_fd), own_fd)
             sys.stdout.flush()
             sys.stderr.flush()
         except BaseException:
@@ -226,19 +310,43 @@ class _Server:
             os._exit(code)
 
     def _reap(self) -> None:
-        while self._ticket_of:
+        while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            ticket = self._ticket_of.pop(pid)
-            self._tell(Exited(ticket, os.waitstatus_to_exitcode(status)))
+            control, ticket = self._children.pop(pid)
+            _tell(control, Exited(ticket, os.waitstatus_to_exitcode(status)))
 
-    def end(self) -> None:
-        for pid in self._ticket_of:
+    def _drop(self, fd: int) -> None:
+        """Whoever held this control socket is gone: so are its children."""
+        control = self._controls.pop(fd)
+        self._kill(pid for pid, (owner, _) in self._children.items() if owner is control)
+        control.close()
+
+    def _settle_or_wait(self) -> None:
+        """Nothing else is to be done: whoever is gone was noticed."""
+        open_ = self._controls.values()
+        if all(owner in open_ for owner, _ in self._children.values()):
+            self._is_settling = False
+            _tell(self._first, Settled())
+        else:
+            select.select([self._wake_in], [], [])
+
+    def _kill(self, pids: Iterable[int]) -> None:
+        for pid in list(pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for pid in self._ticket_of:
+
+    def end(self) -> None:
+        self._kill(self._children)
+        for pid in self._children:
             os.waitpid(pid, 0)
+
+
+def _tell(control: socket.socket, notice: Notice) -> None:
+    # One that is gone shows as the end of its control socket.
+    with suppress(OSError):
+        control.send(msgspec.msgpack.encode(notice))
 
 
 def die_with_parent(parent: int) -> None:
@@ -248,17 +356,17 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def serve(control_fd: int) -> None:
-    # A key pressed in the terminal reaches everybody; the launcher decides what it means.
+def ignore_terminal() -> None:
+    """A key pressed in the terminal reaches everybody; the launcher decides what it means."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    from holdfast.job.worker import run_worker
 
-    # What is there now lives for ever: no worker shall go through it again, or copy its pages.
+
+def serve(control_fd: int, run_child: RunChild) -> None:
+    # What is there now lives for ever: no child shall go through it again, or copy its pages.
     gc.collect()
     gc.freeze()
-    control = socket.socket(fileno=control_fd)
-    server = _Server(control, run_worker)
+    server = _Server(socket.socket(fileno=control_fd), run_child)
     try:
         server.serve()
     finally:
@@ -266,4 +374,7 @@ def serve(control_fd: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    ignore_terminal()
+    from holdfast.job.worker import run_worker
+
+    serve(int(sys.argv[1]), run_worker)

@@ -1,100 +1,69 @@
-"""What launcher and workers say to each other, and how it is packed.
+"""How messages are packed: frames of MessagePack, typed by direction and limited in size.
 
 A frame is four bytes of length (big-endian) and that many bytes of MessagePack: one message, with
-its type as a tag. Nothing is pickled, and a frame above the limit is refused before it is read.
-
-    launcher -> worker    Assignment, Stop, Leave
-    worker -> launcher    Hello, Ready, StepMessage, ChangeMessage, Measured, Finished, Failed
+its type as a tag. Nothing is pickled; a frame above the limit is refused before it is read, and a
+reader takes only the types that the other side may send. The limit is tiny until the other side
+has proved that it knows the secret.
 """
 
 import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.engine.trainer import ChangeReport, Planned, StepReport
-from holdfast.job.config import JobConfig
-from holdfast.plan.profile import Profile
+from holdfast.job.messages import (
+    FromClient,
+    FromWorker,
+    Handshake,
+    Message,
+    ToAgent,
+    ToClient,
+    ToCoordinator,
+    ToWorker,
+)
 
+PROTOCOL = 1
+"""Of all messages together: both ends of a connection must have the same."""
 MAX_FRAME_BYTES = 64 * 2**20
+MAX_HANDSHAKE_BYTES = 1024
 _LENGTH = struct.Struct(">I")
+_ENCODER = msgspec.msgpack.Encoder()
+
+T = TypeVar("T")
 
 
 class WireError(Exception):
     """The other side sent something that is no message."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    pass
+class Reader(Generic[T]):
+    """What one side takes: these types, up to this size."""
+
+    def __init__(self, types: Any, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(types)
+        self.max_bytes = max_bytes
+
+    def check(self, size: int) -> None:
+        if size > self.max_bytes:
+            raise WireError(f"a frame of {size} bytes; at most {self.max_bytes} are allowed")
+
+    def decode(self, body: bytes) -> T:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise WireError(f"not a message: {error}") from None
 
 
-class Assignment(Message, frozen=True, kw_only=True):
-    """Everything a worker needs to know; always the first message to it."""
-
-    worker: str
-    config: JobConfig
-    plans: tuple[Planned, ...]
-    store_host: str
-    store_port: int
-    num_threads: int
-    final_dir: str
-    """Where parameters and moments are written at the end; empty = nowhere."""
-
-
-class Stop(Message, frozen=True, kw_only=True):
-    """Ask for a stop at the next step boundary."""
-
-
-class Leave(Message, frozen=True, kw_only=True):
-    """Nobody needs this worker any more."""
-
-
-class Hello(Message, frozen=True, kw_only=True):
-    """The process is there."""
-
-    pid: int
-
-
-class Ready(Message, frozen=True, kw_only=True):
-    """Groups and state of the first plan are there."""
-
-
-class StepMessage(Message, frozen=True, kw_only=True):
-    report: StepReport
-
-
-class ChangeMessage(Message, frozen=True, kw_only=True):
-    report: ChangeReport
-
-
-class Measured(Message, frozen=True, kw_only=True):
-    """Times of one epoch, warm-up left out."""
-
-    epoch: int
-    profile: Profile
-
-
-class Finished(Message, frozen=True, kw_only=True):
-    """All steps are done, or an agreed stop; the worker waits to be dismissed."""
-
-    epoch: int
-    next_step: int
-    staging_bytes: int
-    final_bytes: int
-
-
-class Failed(Message, frozen=True, kw_only=True):
-    line: str
-    is_consequence: bool
-    """A group broke: most likely because of somebody else."""
-
-
-ToWorker = Assignment | Stop | Leave
-ToLauncher = Hello | Ready | StepMessage | ChangeMessage | Measured | Finished | Failed
-_DECODER = msgspec.msgpack.Decoder(ToWorker | ToLauncher)
-_ENCODER = msgspec.msgpack.Encoder()
+BY_WORKER: Reader[ToWorker] = Reader(ToWorker)
+FROM_WORKER: Reader[FromWorker] = Reader(FromWorker)
+BY_AGENT: Reader[ToAgent] = Reader(ToAgent)
+FROM_AGENT: Reader[ToCoordinator] = Reader(ToCoordinator)
+BY_CLIENT: Reader[ToClient] = Reader(ToClient)
+FROM_CLIENT: Reader[FromClient] = Reader(FromClient, 2**16)
+HANDSHAKE: Reader[Handshake] = Reader(Handshake, MAX_HANDSHAKE_BYTES)
 
 
 def pack(message: Message) -> bytes:
@@ -104,49 +73,53 @@ def pack(message: Message) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Unpacker:
+def frame_size(header: bytes) -> int:
+    (size,) = _LENGTH.unpack(header)
+    return int(size)
+
+
+HEADER_BYTES = _LENGTH.size
+
+
+class Unpacker(Generic[T]):
     """Bytes in, messages out."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader[T]) -> None:
+        self._reader = reader
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[T]:
         self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._buffer)
-            if size > MAX_FRAME_BYTES:
-                raise WireError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
-            end = _LENGTH.size + size
+        while len(self._buffer) >= HEADER_BYTES:
+            size = frame_size(bytes(self._buffer[:HEADER_BYTES]))
+            self._reader.check(size)
+            end = HEADER_BYTES + size
             if len(self._buffer) < end:
                 return
-            body = bytes(self._buffer[_LENGTH.size : end])
+            body = bytes(self._buffer[HEADER_BYTES:end])
             del self._buffer[:end]
-            yield _decode(body)
+            yield self._reader.decode(body)
+
+    def rest(self) -> bytes:
+        """What has come beyond the last message."""
+        return bytes(self._buffer)
 
 
-def _decode(body: bytes) -> Message:
-    try:
-        message: Message = _DECODER.decode(body)
-        return message
-    except msgspec.DecodeError as error:
-        raise WireError(f"not a message: {error}") from None
+class Channel(Generic[T]):
+    """A blocking end, safe to send on from several threads."""
 
-
-class Channel:
-    """A worker's end: blocking, and safe to send on from several threads."""
-
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, reader: Reader[T]) -> None:
         self._socket = sock
         self._lock = threading.Lock()
-        self._unpacker = Unpacker()
-        self._waiting: list[Message] = []
+        self._unpacker = Unpacker(reader)
+        self._waiting: list[T] = []
 
     def send(self, message: Message) -> None:
         data = pack(message)
         with self._lock:
             self._socket.sendall(data)
 
-    def receive(self) -> Message | None:
+    def receive(self) -> T | None:
         """The next message; None when the other side is gone."""
         while not self._waiting:
             data = self._socket.recv(65536)

@@ -85,6 +85,44 @@ class PlanChanged(Event, frozen=True, kw_only=True):
     file: str
 
 
+class Recovered(Event, frozen=True, kw_only=True):
+    """After a failure everybody who is left goes on, under a plan without those who are not."""
+
+    epoch: int
+    step: int
+    """The one in flight, completed under the new plan."""
+    shape: str
+    num_workers: int
+    lost: tuple[str, ...]
+    stall_s: float
+    """From the break to the end of the completed step, of whoever waited longest."""
+    micro_batches: int
+    """That ran again to complete the step."""
+    num_followed: int
+    """Workers that had to apply a step which others had applied already."""
+    file: str
+
+
+class Decided(Event, frozen=True, kw_only=True):
+    """What the coordinator decided; the reason says it all."""
+
+    details: dict[str, str] = {}
+
+
+class CoordinatorStarted(Event, frozen=True, kw_only=True):
+    """Again, after one that was lost."""
+
+    term: int
+
+
+class FaultInjected(Event, frozen=True, kw_only=True):
+    """On purpose."""
+
+    fault: str
+    target: str
+    step: int
+
+
 class StopRequested(Event, frozen=True, kw_only=True):
     signal: str
 
@@ -111,6 +149,10 @@ AnyEvent = (
     | StepDone
     | StepSkipped
     | PlanChanged
+    | Recovered
+    | Decided
+    | CoordinatorStarted
+    | FaultInjected
     | StopRequested
     | WorkerFailed
     | JobEnded

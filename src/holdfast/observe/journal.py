@@ -23,6 +23,10 @@ class LineFile:
         self._sync = sync
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
+    @property
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
     def write(self, line: object) -> None:
         os.write(self._fd, msgspec.json.encode(line) + b"\n")
         if self._sync:
@@ -51,6 +55,15 @@ class Journal:
         else:
             self._events.write({"time": self._now(), **fields})
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes in the journal and in the metrics."""
+        return self._events.size, self._steps.size
+
+    def close(self) -> None:
+        self._events.close()
+        self._steps.close()
+
     def __enter__(self) -> "Journal":
         return self
 
@@ -60,8 +73,7 @@ class Journal:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._events.close()
-        self._steps.close()
+        self.close()
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

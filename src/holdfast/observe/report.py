@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, StepDone
+from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, StepDone
 
 WARM_UP_STEPS = 2
 """At the beginning; not counted in the median."""
@@ -41,6 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     final_bytes: int
     """Of parameters and moments below final/; 0 = not asked for."""
     changes: tuple[PlanChanged, ...] = ()
+    recoveries: tuple[Recovered, ...] = ()
 
 
 def make_report(
@@ -49,6 +50,7 @@ def make_report(
     changes: Sequence[PlanChanged],
     ended: JobEnded,
     *,
+    recoveries: Sequence[Recovered] = (),
     staging_bytes: int = 0,
     final_bytes: int = 0,
 ) -> Report:
@@ -64,7 +66,7 @@ def make_report(
         model=started.model,
         num_parameters=started.num_parameters,
         num_workers=started.num_workers,
-        steps=len(steps),
+        steps=len({step.step for step in steps}),
         next_step=ended.next_step,
         first_loss=steps[0].loss if steps else None,
         final_loss=steps[-1].loss if steps else None,
@@ -77,6 +79,7 @@ def make_report(
         staging_bytes=staging_bytes,
         final_bytes=final_bytes,
         changes=tuple(changes),
+        recoveries=tuple(recoveries),
     )
 
 

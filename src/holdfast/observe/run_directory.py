@@ -1,10 +1,13 @@
 """The run directory: what a job leaves behind, under fixed names.
 
     job.toml             the job as it was understood: file, environment and command line together
-    plans/epoch-0.toml   every plan it went through
+    plans/given-0.toml   the plans it was given, in the order of their steps
+    plans/epoch-1.toml   every plan it went through
     journal.jsonl        every event, with its reason
+    control.jsonl        the coordinator's own journal, from which a successor goes on
     metrics.jsonl        one line per step
-    logs/n0.g0.log       what a worker printed
+    logs/n0.g0.log       what a worker printed; also agent-n0.log and coordinator.log
+    address, secret      how `holdfast status` and `inject` reach the coordinator while it runs
     profile.json         measured times; `holdfast plan show --profile` reads it
     report.json          the summary
     final/               parameters and moments, where asked for
@@ -25,11 +28,16 @@ PROFILE = "profile.json"
 REPORT = "report.json"
 LOGS = "logs"
 FINAL = "final"
+ADDRESS = "address"
 DEFAULT_PARENT = "runs"
 
 
 def plan_name(epoch: int) -> str:
     return f"plans/epoch-{epoch}.toml"
+
+
+def given_name(number: int) -> str:
+    return f"plans/given-{number}.toml"
 
 
 def log_name(worker: str) -> str:

@@ -1,0 +1,77 @@
+"""What the coordinator wants done. The effects of one fact are carried out in their order, and a
+Record is durable before anything after it is sent.
+"""
+
+import msgspec
+
+from holdfast.control.history import Entry
+from holdfast.control.order import Freeze, Order
+from holdfast.control.report import Member
+
+
+class Void(msgspec.Struct, frozen=True, tag="void"):
+    """The planned change `number` is cancelled: do not enter it. Answered by a state whose `voided`
+    is at least that number, or whose `epoch` is it: then it was too late.
+    """
+
+    number: int
+    reason: str = ""
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Stop at the end of a step; everybody agrees on which in the agreement of that step."""
+
+    reason: str = ""
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """Everybody is done: nobody needs this worker's state any more."""
+
+
+Message = Freeze | Order | Void | Stop | Leave
+
+
+class Record(msgspec.Struct, frozen=True):
+    entry: Entry
+
+
+class Send(msgspec.Struct, frozen=True):
+    """To one process; an agent drops it if that incarnation is not there."""
+
+    member: Member
+    message: Message
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """SIGKILL and reap, before the name is started again."""
+
+    member: Member
+    reason: str = ""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Start this incarnation, unless it or a later one was started before."""
+
+    member: Member
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """For people: what was decided, and why."""
+
+    text: str
+    details: dict[str, str] = {}
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The job is done."""
+
+    version: int
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """The job cannot go on: state is lost, and no snapshot is whole."""
+
+    reason: str
+
+
+Effect = Record | Send | Kill | Start | Decided | Finish | Fail

@@ -1,0 +1,193 @@
+"""Holding rounds: when one begins, when it is decided, and what happens if state is lost."""
+
+from holdfast.control.changes import reachable
+from holdfast.control.desk import Desk
+from holdfast.control.effects import Fail
+from holdfast.control.history import Ended, EnteredByAll, NumberTaken, Ordered
+from holdfast.control.order import FullPlan, Order
+from holdfast.control.past import members_of
+from holdfast.control.planned import use_spares
+from holdfast.control.report import Member
+from holdfast.control.rounds import Decision, Lost, Round, decide
+from holdfast.control.snapshots import newest_whole
+from holdfast.control.verdicts import Blame, accuse
+from holdfast.plan.plan import Plan
+from holdfast.plan.text import format_plan
+from holdfast.plan.workers import node_of
+
+
+def begin_if_needed(desk: Desk, blame: Blame) -> None:
+    if desk.round is not None or desk.past.last is None:
+        return
+    reason = _why(desk)
+    if not reason:
+        return
+    if desk.standing.broken:
+        accuse(desk, blame)
+    number = desk.past.next_number()
+    desk.record(NumberTaken(number, reason))
+    waiting = [member for member in _asked(desk) if not desk.past.is_fenced(member)]
+    desk.round = Round(
+        number=number,
+        since_ms=desk.now_ms,
+        reason=reason,
+        waiting=dict.fromkeys(waiting),
+        reports={},
+    )
+    desk.decided(f"round {number}: {reason}", round=str(number))
+    desk.changed()
+
+
+def _asked(desk: Desk) -> list[Member]:
+    assert desk.past.last is not None
+    return desk.past.members() if desk.rules.decide_all else members_of(desk.past.last)
+
+
+def _why(desk: Desk) -> str:
+    past, standing = desk.past, desk.standing
+    for member in standing.fenced:
+        if _redo(desk, member):
+            return f"{member} is out"
+    if past.outstanding is not None and standing.inside:
+        for member in standing.fenced_next:
+            return f"{member} is out, and change {past.outstanding.number} was entered"
+    if standing.stuck:
+        return next(iter(standing.stuck.values()))
+    settled = [
+        member
+        for member, since_ms in standing.broken.items()
+        if desk.now_ms - since_ms >= desk.settings.settle_ms
+    ]
+    if settled:
+        return f"{settled[0]} is broken: {desk.roster.states[settled[0]].broken}"
+    return ""
+
+
+def _redo(desk: Desk, member: Member) -> bool:
+    return desk.rules.redo_verdict or member not in desk.inherited
+
+
+def decide_if_answered(desk: Desk, blame: Blame) -> None:
+    held = desk.round
+    if held is None or held.waiting or not _is_stopped(desk, held):
+        return
+    made = decide(desk.past, held.reports, held.number, desk.settings.mode)
+    if isinstance(made, Lost):
+        _roll_back(desk, held, made.reason)
+        return
+    if made.is_entered:
+        assert desk.past.outstanding is not None
+        desk.record(EnteredByAll(desk.past.outstanding.number, entered_at(desk)))
+    _finish(desk, made)
+    blame.progressed(made.step)
+
+
+def _is_stopped(desk: Desk, held: Round) -> bool:
+    """Can no step be finished any more in the epochs that may be in force? Each needs all its
+    members, so one that has answered, or is dead for sure, is enough. A verdict is no proof:
+    whoever is fenced and cannot be reached may go on.
+    """
+    if not desk.rules.proof:
+        return True
+    orders = [order for order in (desk.past.last, desk.past.outstanding) if order is not None]
+    return all(
+        any(member in held.reports or _is_dead(desk, member) for member in members_of(order))
+        for order in orders
+    )
+
+
+def _is_dead(desk: Desk, member: Member) -> bool:
+    """Its agent does not have its process any more, or went with it."""
+    node = desk.roster.nodes.get(node_of(member.name))
+    is_gone = member not in desk.roster.states
+    return node is not None and (node.is_dead or (node.is_connected and is_gone))
+
+
+def entered_at(desk: Desk) -> int:
+    """The step that the outstanding change began with."""
+    assert desk.past.outstanding is not None
+    number = desk.past.outstanding.number
+    states = desk.roster.states
+    return min(states[m].entered_at for m in desk.standing.inside if states[m].epoch == number)
+
+
+def _finish(desk: Desk, made: Decision) -> None:
+    desk.round = None
+    desk.shares = made.shares
+    desk.standing.has_shares = True
+    desk.record(Ordered(made.order, made.step, made.target))
+    desk.decided(f"order {made.order.number}: {made.reason}", order=str(made.order.number))
+
+
+def _roll_back(desk: Desk, held: Round, reason: str) -> None:
+    """To the newest whole snapshot, with whoever is there; waits until enough are."""
+    use_spares(desk)
+    available = desk.available()
+    target = reachable(desk.past.wanted, available)
+    if target is None:
+        _fail_if_hopeless(desk, reason, available)
+        return
+    incarnations = {name: available[name] for name in target.workers}
+    order = _begin_anew(desk, held.number, target, incarnations, reason)
+    if order is None:
+        return
+    step = order.at_step if order.kind == "start" else order.version
+    _finish(desk, Decision(order=order, step=step, shares={}, reason=order.reason))
+
+
+def _begin_anew(
+    desk: Desk, number: int, target: Plan, incarnations: dict[str, int], reason: str
+) -> Order | None:
+    assert desk.past.last is not None
+    order = Order(
+        number=number,
+        kind="start",
+        plan=FullPlan(format_plan(target)),
+        incarnations=incarnations,
+        lineage=number,
+        at_step=desk.settings.first_step,
+        reason=reason,
+    )
+    if desk.past.last.kind == "start" and desk.standing.unheard:
+        return order
+    snapshot = newest_whole(desk.past, desk.roster.kept())
+    if snapshot is None:
+        if not _unheard_nodes(desk):
+            fail(desk, f"state is lost ({reason}), and no snapshot is whole")
+        return None
+    why = f"back to version {snapshot.version}: {reason}"
+    return order_with(order, version=snapshot.version, agreed_in=snapshot.epoch, reason=why)
+
+
+def order_with(order: Order, *, version: int, agreed_in: int, reason: str) -> Order:
+    return Order(
+        number=order.number,
+        kind="restore",
+        plan=order.plan,
+        incarnations=order.incarnations,
+        lineage=order.lineage,
+        version=version,
+        agreed_in=agreed_in,
+        reason=reason,
+    )
+
+
+def _unheard_nodes(desk: Desk) -> list[str]:
+    """Nodes whose snapshots may still turn up."""
+    after_ms = desk.settings.lost_after_ms
+    return [
+        node.name
+        for node in desk.roster.nodes.values()
+        if not node.is_connected and not node.is_lost(desk.now_ms, after_ms)
+    ]
+
+
+def _fail_if_hopeless(desk: Desk, reason: str, available: dict[str, int]) -> None:
+    missing = [name for name in desk.past.wanted.workers if name not in available]
+    if all(desk.is_lost_for_good(name) for name in missing):
+        fail(desk, f"{reason}; {', '.join(missing)} cannot be started again")
+
+
+def fail(desk: Desk, reason: str) -> None:
+    desk.record(Ended(reason, is_failure=True))
+    desk.effects.append(Fail(reason))

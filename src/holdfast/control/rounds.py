@@ -1,0 +1,204 @@
+"""A round: everybody stops and reports; from the reports follows what everybody does next.
+
+**Which plan the step in flight was begun under.** Who has entered the last order says so. If nobody
+has, all is as it was when that order was decided. A planned change counts as entered only if all
+who live have entered it: until then nobody can have finished a step in it, everybody still has the
+state from before it, and it is reverted.
+
+**Rollbacks.** If somebody has not entered the last rollback, nobody can have finished a step after
+it. It is ordered again for all; what such a worker holds is of a history that was given up.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+
+import msgspec
+
+from holdfast.control.order import Order, PlanWithout, Share
+from holdfast.control.past import Past, members_of
+from holdfast.control.report import LOSS_PART, Member, Report
+from holdfast.control.resolve import Resolution, StateLost, resolve
+from holdfast.errors import HoldfastError
+from holdfast.plan.survive import without_workers
+
+
+class Round(msgspec.Struct, kw_only=True):
+    number: int
+    since_ms: int
+    reason: str
+    waiting: dict[Member, None]
+    reports: dict[Member, Report]
+
+    def answered(self, report: Report) -> None:
+        if report.round == self.number and report.member in self.waiting:
+            del self.waiting[report.member]
+            self.reports[report.member] = report
+
+    def without(self, member: Member) -> None:
+        self.waiting.pop(member, None)
+        self.reports.pop(member, None)
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    order: Order
+    step: int
+    shares: dict[str, Share]
+    target: tuple[int, ...] = ()
+    is_entered: bool = False
+    """The planned change turned out to be entered by all."""
+    reason: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Only a snapshot can help."""
+
+    reason: str
+
+
+Reports = Mapping[Member, Report]
+
+
+def decide(past: Past, reports: Reports, number: int, mode: str) -> Decision | Lost:
+    assert past.last is not None
+    if past.rules.final_rollback:
+        late = [str(m) for m, r in reports.items() if is_late(past, r)]
+        if late:
+            return Lost(f"{', '.join(late)} never entered {past.last.kind} {past.last.number}")
+    change = past.outstanding
+    if change is None or not entered_by_all(past, change, reports):
+        return _complete(past, reports, number, _base_epoch(past, reports), mode)
+    made = _complete(past, reports, number, change.number, mode)
+    if isinstance(made, Lost) and _is_reversible(change, reports):
+        return _complete(past, reports, number, _base_epoch(past, reports), mode)
+    return made
+
+
+def is_late(past: Past, report: Report) -> bool:
+    """Is a member of the last order still in a history before its rollback?"""
+    assert past.last is not None
+    is_member = past.last.incarnations.get(report.member.name) == report.member.incarnation
+    return is_member and report.lineage < past.last.lineage
+
+
+def entered_by_all(past: Past, change: Order, reports: Reports) -> bool:
+    alive = [member for member in members_of(change) if member in reports]
+    return bool(alive) and all(reports[member].epoch == change.number for member in alive)
+
+
+def _is_reversible(change: Order, reports: Reports) -> bool:
+    """Has nobody finished a step in the change?"""
+    inside = [report for report in reports.values() if report.epoch == change.number]
+    return all(r.outcome is None or r.outcome.epoch != change.number for r in inside)
+
+
+def _base_epoch(past: Past, reports: Reports) -> int:
+    last = past.last
+    assert last is not None
+    if past.outstanding is not None and any(
+        report.epoch == past.outstanding.number for report in reports.values()
+    ):
+        return last.number
+    inside = [report for report in reports.values() if report.epoch == last.number]
+    if inside:
+        return max(inside, key=lambda report: report.version).base
+    return last.plan.epoch if isinstance(last.plan, PlanWithout) else last.number
+
+
+def _complete(
+    past: Past, reports: Reports, number: int, base_epoch: int, mode: str
+) -> Decision | Lost:
+    base_order, base = past.orders[base_epoch], past.plans[base_epoch]
+    alive = {m.name: reports[m] for m in members_of(base_order) if m in reports}
+    gone = tuple(name for name in base.workers if name not in alive)
+    try:
+        plan, _ = without_workers(base, gone)
+    except HoldfastError as error:
+        return Lost(str(error))
+    if not plan.stages:
+        return Lost("nobody is left")
+    told = [alive[name] for name in alive]
+    target = _known_target(past, told, base_epoch)
+    is_fast = mode == "fast" and not target
+    made = resolve(base, plan, told, base_epoch=base_epoch, mode="fast" if is_fast else "exact")
+    if isinstance(made, StateLost):
+        return Lost(made.reason)
+    if target:
+        made = _restricted(made, target, base.num_micro_batches)
+    return _decision(past, made, number, gone, alive, plan.workers)
+
+
+def _known_target(past: Past, reports: list[Report], base_epoch: int) -> tuple[int, ...]:
+    """What an order before this one has decided for the same step: there may be results of it."""
+    last = past.last
+    assert last is not None
+    same_base = isinstance(last.plan, PlanWithout) and last.plan.epoch == base_epoch
+    same_step = max(report.version for report in reports) == past.step
+    return past.target if same_base and same_step and past.rules.fixed_target else ()
+
+
+def _restricted(made: Resolution, target: tuple[int, ...], num_micro_batches: int) -> Resolution:
+    missing = {part: _both(numbers, target) for part, numbers in made.recompute.items()}
+    return msgspec.structs.replace(
+        made,
+        recompute={part: numbers for part, numbers in missing.items() if numbers},
+        rate_factor=sqrt(len(target) / num_micro_batches),
+    )
+
+
+def _both(numbers: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(number for number in numbers if number in target)
+
+
+def _target_of(made: Resolution) -> tuple[int, ...]:
+    """Every micro-batch that counts has a loss, said by somebody or still to be computed."""
+    said = [number for numbers in made.speak.values() for number in numbers]
+    return tuple(sorted({*said, *made.recompute.get(LOSS_PART, ())}))
+
+
+def _decision(
+    past: Past,
+    made: Resolution,
+    number: int,
+    gone: tuple[str, ...],
+    alive: dict[str, Report],
+    workers: tuple[str, ...],
+) -> Decision:
+    assert past.last is not None
+    order = Order(
+        number=number,
+        kind="recover",
+        plan=PlanWithout(made.base, gone),
+        incarnations={name: alive[name].member.incarnation for name in workers},
+        lineage=past.last.lineage,
+        reason=made.reason,
+    )
+    shares = {
+        name: made.share(name, revert=_must_revert(past, alive[name], made.base))
+        for name in workers
+    }
+    if not past.rules.outcome_record:
+        shares = {name: _own_outcome(share, number) for name, share in shares.items()}
+    return Decision(
+        order=order,
+        step=made.version,
+        shares=shares,
+        target=_target_of(made),
+        is_entered=past.outstanding is not None and made.base == past.outstanding.number,
+        reason=made.reason,
+    )
+
+
+def _must_revert(past: Past, report: Report, base_epoch: int) -> bool:
+    """Has it entered a change that came to nothing?"""
+    order = past.orders.get(report.epoch)
+    if order is None or order.kind != "change" or report.epoch == base_epoch:
+        return False
+    return report.epoch in past.cancelled or order == past.outstanding
+
+
+def _own_outcome(share: Share, number: int) -> Share:
+    """What a worker would compute for itself: the same step, other bits."""
+    if share.outcome is None:
+        return share
+    own = msgspec.structs.replace(share.outcome, epoch=number)
+    return msgspec.structs.replace(share, outcome=own)

@@ -1,0 +1,47 @@
+"""Where a worker is, in full. A worker tells it whenever something in it changes; its agent keeps
+the last one and tells all of them on every connect. So nothing is known from a message that could
+have been lost: the coordinator acts on states, not on events.
+"""
+
+import msgspec
+
+from holdfast.control.report import Member, Report, Slot
+
+
+class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
+    member: Member
+    said_hello: bool = False
+    """False: the process was started and has not said anything yet."""
+    epoch: int = 0
+    """The last order it has entered, be it as one who is left out."""
+    round: int = 0
+    """The highest freeze it has answered."""
+    is_frozen: bool = False
+    pending: int = 0
+    """The planned change it knows of and has not entered."""
+    is_ready: bool = False
+    """Its groups of the pending change are built, and whom it feeds is current."""
+    voided: int = 0
+    """The highest planned change it will never enter any more."""
+    lineage: int = 0
+    version: int = 0
+    entered_at: int = 0
+    """The version at which it entered `epoch`."""
+    broken: str = ""
+    """Why it cannot go on in `epoch`; empty: it goes on."""
+    blamed: tuple[str, ...] = ()
+    """The workers it lost, where it knows."""
+    is_done: bool = False
+    """It has finished the last step and waits for leave."""
+    report: Report | None = None
+    """Of `round`, while it is frozen."""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a snapshot in an agent's memory."""
+
+    worker: str
+    version: int
+    epoch: int
+    """In which the step before `version` was agreed: its plan numbers the slots."""
+    slots: tuple[Slot, ...]

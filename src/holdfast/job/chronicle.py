@@ -1,0 +1,133 @@
+"""The job as people read it: from orders and workers' words to journal.jsonl and metrics.jsonl.
+
+Written by the coordinator while it runs; the launcher writes what comes before and after. A
+coordinator that takes over goes on where the files end.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast.control.history import Dropped, Entry, Fenced, Ordered
+from holdfast.control.past import Past
+from holdfast.control.report import Member
+from holdfast.control.rules import Rules
+from holdfast.job.ledger import Epoch, Ledger
+from holdfast.job.measured import merge_profiles
+from holdfast.job.messages import (
+    ChangeMessage,
+    Finished,
+    FromWorker,
+    Measured,
+    RecoveryMessage,
+    StepMessage,
+)
+from holdfast.observe.events import Event, PlanStarted, WorkersReady
+from holdfast.observe.journal import Journal, read_metrics
+from holdfast.observe.run_directory import JOURNAL, METRICS, RunDirectory, plan_name
+from holdfast.observe.timeline_view import describe_shape
+from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile, format_profile
+from holdfast.plan.text import format_plan
+
+OnWrite = Callable[[int, int], object]
+"""Called with the sizes of journal and metrics after every line."""
+
+
+class Chronicle:
+    def __init__(
+        self, run_dir: Path, wanted: Plan, backend: str, seconds: Callable[[], float]
+    ) -> None:
+        self._directory = RunDirectory(run_dir)
+        self._journal = Journal(run_dir / JOURNAL, run_dir / METRICS)
+        steps = read_metrics(run_dir / METRICS)
+        self.ledger = Ledger(backend, steps[-1].step + 1 if steps else 0)
+        self.losses = {step.step: step.loss for step in steps[-1:]}
+        self.past = Past(wanted, Rules())
+        self._seconds = seconds
+        self._profiles: dict[tuple[int, str], Profile] = {}
+        self.finished: dict[str, Finished] = {}
+        self.recent: list[Event] = []
+        """The last events, for `holdfast status`."""
+        self.on_write: OnWrite = lambda journal, metrics: None
+
+    def tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._journal.write(event)
+            self.on_write(*self._journal.sizes)
+            self.recent = [*self.recent[-49:], event]
+
+    # The coordinator's entries.
+
+    def replay(self, entries: Sequence[Entry]) -> None:
+        """What a coordinator before this one has written down."""
+        for entry in entries:
+            self.note(entry, is_new=False)
+
+    def note(self, entry: Entry, *, is_new: bool = True) -> None:
+        before = self.past.last
+        self.past.note(entry)
+        match entry:
+            case Ordered(order=order, step=step):
+                if order.kind == "restore":
+                    self.ledger.rewind(step)
+                plan = self.past.plans[order.number]
+                if is_new:
+                    self._directory.write(plan_name(order.number), format_plan(plan))
+                known = Epoch(
+                    number=order.number,
+                    kind=order.kind,
+                    plan=plan,
+                    reason=order.reason,
+                    before=before.number if before is not None else None,
+                )
+                if is_new and before is None:
+                    self.tell([_started(order.number, order.at_step, plan)])
+                events = self.ledger.begin(known)
+                self.tell(events)
+            case Dropped(number=number):
+                self.ledger.drop(number)
+            case Fenced(member=member):
+                self.tell(self.ledger.lose(member.name))
+
+    def ready(self, pids: dict[str, int]) -> None:
+        self.tell([WorkersReady(seconds=self._seconds(), pids=pids)])
+
+    # Workers' words.
+
+    def hear(self, member: Member, message: FromWorker) -> None:
+        match message:
+            case StepMessage(report=step):
+                self.tell(self.ledger.add_step(member.name, step))
+                if self.ledger.next_step == step.step + 1:
+                    self.losses = {step.step: step.loss}
+            case ChangeMessage(report=change) | RecoveryMessage(report=change):
+                self.tell(self.ledger.add_change(member.name, change))
+            case Measured(epoch=epoch, profile=profile):
+                self._profiles[epoch, member.name] = profile
+            case Finished():
+                self.finished[member.name] = message
+
+    def profile(self) -> str:
+        """What was measured, in the form of profile.json; empty = nothing."""
+        found = [
+            (epoch, worker, profile)
+            for (epoch, worker), profile in self._profiles.items()
+            if epoch in self.past.plans
+        ]
+        if not found:
+            return ""
+        return format_profile(merge_profiles(found, self.past.plans))
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+def _started(number: int, step: int, plan: Plan) -> PlanStarted:
+    return PlanStarted(
+        reason="the job file says so: [parallel]",
+        epoch=number,
+        step=step,
+        shape=describe_shape(plan),
+        num_workers=len(plan.workers),
+        file=plan_name(number),
+    )

@@ -1,0 +1,67 @@
+"""Faults on purpose: what can be done to a running job, by the names users know.
+
+In the job file (`[[faults]]`, one table each) or by `holdfast inject`. Signals and losses are
+carried out from outside; what has to happen inside a worker travels to it as data.
+"""
+
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.errors import HoldfastError
+
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP", "SIGCONT", "SIGINT")
+"""Sent to the process by its agent."""
+INSIDE = ("SEGFAULT", "OS_ABORT", "WORKLOAD_EXC", "LOCK_GIL", "GPU_ERROR", "SLOW")
+"""Done by the worker to itself."""
+LOSSES = ("NODE_LOSS", "COORDINATOR_LOSS", "PARTITION")
+
+FaultKind = Literal[
+    "SIGKILL",
+    "SIGTERM",
+    "SIGSTOP",
+    "SIGCONT",
+    "SIGINT",
+    "SEGFAULT",
+    "OS_ABORT",
+    "WORKLOAD_EXC",
+    "LOCK_GIL",
+    "GPU_ERROR",
+    "SLOW",
+    "NODE_LOSS",
+    "COORDINATOR_LOSS",
+    "PARTITION",
+]
+
+FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    kind: FaultKind
+    target: str = "random"
+    """A worker (n0.g1), a node (n0), or random; a role (r1.s0) of the first plan, too."""
+    at_step: Annotated[int, Meta(ge=0)] | None = None
+    """When this many steps are done; neither this nor mean_time_s: at once."""
+    phase: str = ""
+    """Within the step, where the worker itself does it: as the engine names its phases."""
+    mean_time_s: Annotated[float, Meta(ge=0)] = 0.0
+    """Again and again, at random times with this mean."""
+    duration_s: Annotated[float, Meta(ge=0)] = 0.0
+    """SIGSTOP: continued after it; PARTITION, LOCK_GIL, SLOW: how long; 0 = for ever."""
+    factor: Annotated[float, Meta(ge=1)] = 2.0
+    """SLOW: how many times slower."""
+
+    def __post_init__(self) -> None:
+        if self.at_step is not None and self.mean_time_s:
+            raise HoldfastError(
+                f"at_step = {self.at_step} and mean_time_s = {self.mean_time_s:g}: a fault comes "
+                f"at a step or at random times, so leave one out"
+            )
+        if self.phase and self.at_step is None:
+            raise HoldfastError(f"phase = {self.phase!r} needs at_step: phases are those of a step")
+
+    @property
+    def is_inside(self) -> bool:
+        """The worker itself has to do it: by its kind, or because only it knows the moment."""
+        return self.kind in INSIDE or bool(self.phase)
