@@ -1,4 +1,4 @@
-"""`holdfast demo`: train a small model on eight processes and change the plan on the way."""
+"""`holdfast demo`: train a small model, break it four times, and prove that nothing was lost."""
 
 from typing import Annotated
 
@@ -20,10 +20,8 @@ def demo(
         bool, Parameter(help="Print the numbers for other programs.", **_SWITCH)
     ] = False,
 ) -> int:
-    """Train a small Llama on eight processes, and change its plan three times while it trains.
-
-    A stage leaves and its micro-batches pass through the other replica; then all workers are
-    arranged anew; then everything is as before. The loss goes on falling.
+    """Train a small Llama on 3 replicas x 2 stages while a worker, a node and the coordinator are
+    killed and a worker hangs; then compare it with the same job undisturbed.
     """
     if plans:
         from holdfast.cli.demo_story import tell

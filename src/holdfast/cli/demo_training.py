@@ -1,153 +1,183 @@
-"""The training of `holdfast demo`: eight processes, four plans, one falling loss."""
+"""The training of `holdfast demo`: four faults in one run, and the proof that nothing was lost.
+
+The same job runs twice: first undisturbed, then with a worker killed, a node killed, the
+coordinator killed and a worker that hangs. At the end the two are compared.
+"""
+
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.plan_show import make_console, print_json
-from holdfast.cli.run_job import progress_on
-from holdfast.cli.what_if import lose_workers
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.reports import Planned
-from holdfast.job.config import DataSection, JobConfig, JobSection
-from holdfast.job.jobs import Job
+from holdfast.job.config import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ParallelSection,
+    RecoverySection,
+)
+from holdfast.job.faults import Fault
+from holdfast.job.final import read_final
 from holdfast.job.launcher import RunResult, run_job
-from holdfast.job.prepare import make_job, model_units
-from holdfast.observe.events import Event, PlanChanged, WorkersReady
-from holdfast.observe.progress import after_steps, describe_report
-from holdfast.observe.timeline_terminal import Look, chart, look_of
-from holdfast.observe.timeline_view import Notes, View, view_of
-from holdfast.plan.build import regular_plan
-from holdfast.plan.plan import Plan, Stage
-from holdfast.plan.profile import Profile, UnitCost
-from holdfast.plan.timeline import evaluate
+from holdfast.job.prepare import prepare_job
+from holdfast.job.template import Template
+from holdfast.observe.crew_view import LiveCrew
+from holdfast.observe.events import (
+    CoordinatorStarted,
+    Event,
+    FaultInjected,
+    PlanChanged,
+    Recovered,
+)
+from holdfast.observe.progress import describe_report, format_seconds
 
-NUM_STEPS = 24
-MICRO_BATCHES = 4
-LOST = "r1.s1"
-COST = UnitCost(1.0, 1.0, 1.0)
-"""For the pictures: forward 1, backward 2."""
-BAR_WIDTH = 48
-
-
-class Act(msgspec.Struct, frozen=True):
-    """A plan, from which step on it runs, and what to say about it."""
-
-    at_step: int
-    title: str
-    note: str
-    plan: Plan
-    lost: tuple[Stage, ...] = ()
-
-
-def acts(config: JobConfig) -> list[Act]:
-    units = model_units(config)
-    whole = regular_plan(units, replicas=2, stages=2, tensor=2, micro_batches=MICRO_BATCHES)
-    rerouted, lost = lose_workers(whole, [LOST])
-    deep = regular_plan(units, replicas=2, stages=4, micro_batches=MICRO_BATCHES)
-    return [
-        Act(0, "2 replicas x 2 stages x tensor 2, on 8 processes", "", whole),
-        Act(
-            6,
-            f"{LOST} leaves with its 2 workers, its micro-batches pass r0.s1",
-            f"without {LOST}",
-            rerouted,
-            lost,
-        ),
-        Act(
-            12,
-            "its workers are back, and all are arranged anew: 2 replicas x 4 stages",
-            "2 replicas x 4 stages",
-            deep,
-        ),
-        Act(18, "2 replicas x 2 stages x tensor 2 again", "as at first", whole),
-    ]
+NUM_STEPS = 60
+MICRO_BATCHES = 6
+FAULTS = (
+    Fault(kind="SIGKILL", target="n1.g0", at_step=8),
+    Fault(kind="NODE_LOSS", target="n2", at_step=20),
+    Fault(kind="COORDINATOR_LOSS", at_step=32),
+    Fault(kind="SIGSTOP", target="n0.g1", at_step=44),
+)
+TITLES = {
+    "SIGKILL": "a worker is killed",
+    "NODE_LOSS": "a node is lost",
+    "COORDINATOR_LOSS": "the coordinator is killed",
+    "SIGSTOP": "a worker hangs",
+}
+TOLERANCE = 1e-9
+"""Relative, of float64 runs whose sums are grouped otherwise."""
 
 
-def demo_config() -> JobConfig:
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """The disturbed run beside the undisturbed one."""
+
+    faults: int
+    """That really happened."""
+    steps: int
+    steps_lost: int
+    tokens_lost: int
+    loss: float
+    loss_undisturbed: float
+    loss_difference: float
+    """The largest over all steps, relative."""
+    parameter_difference: float
+    """The largest over all parameters, relative to the largest parameter of the tensor."""
+
+    @property
+    def holds(self) -> bool:
+        lost = self.steps_lost or self.tokens_lost or self.faults < len(FAULTS)
+        return not lost and max(self.loss_difference, self.parameter_difference) <= TOLERANCE
+
+
+def demo_config(name: str, faults: tuple[Fault, ...] = ()) -> JobConfig:
     return JobConfig(
-        job=JobSection(steps=NUM_STEPS, name="demo", verify=True),
-        data=DataSection(rows=4, seq_len=32, micro_batches=MICRO_BATCHES),
+        job=JobSection(
+            steps=NUM_STEPS, name=name, dtype="float64", verify=True, keep_final=True, threads=1
+        ),
+        data=DataSection(rows=2, seq_len=32, micro_batches=MICRO_BATCHES),
+        parallel=ParallelSection(replicas=3, stages=2, devices_per_node=2),
         optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+        recovery=RecoverySection(restart_nodes=True),
+        faults=faults,
     )
 
 
-def demo_job(config: JobConfig) -> tuple[Job, list[Act]]:
-    story = acts(config)
-    return make_job(config, [Planned(act.at_step, act.plan) for act in story]), story
-
-
 def train(*, as_json: bool) -> int:
-    job, story = demo_job(demo_config())
-    if as_json:
-        result = run_job(job)
-        print_json(result.report)
-        return result.exit_code
     console = make_console()
-    with progress_on(console) as progress:
-        teller = _Teller(story, console)
+    with Template() as template:
+        if not as_json:
+            console.print(Text("The same job twice: first undisturbed ...", style="bold"))
+        calm = run_job(prepare_job(demo_config("demo-calm")), template=template)
+        disturbed = prepare_job(demo_config("demo", FAULTS))
+        events: list[Event] = []
+        if as_json:
+            result = run_job(disturbed, on_event=events.append, template=template)
+        else:
+            console.print(Text("... then with four faults:", style="bold"))
+            with LiveCrew(console, disturbed.plans[0].plan) as view:
 
-        def on_event(event: Event) -> None:
-            progress(event)
-            teller.hear(event)
+                def on_event(event: Event) -> None:
+                    events.append(event)
+                    view(event)
 
-        result = run_job(job, on_event=on_event)
-    _conclude(result, story, console)
-    return result.exit_code
+                result = run_job(disturbed, on_event=on_event, template=template)
+    proof = prove(calm, result, events)
+    if as_json:
+        print_json({"proof": proof, "report": result.report})
+    else:
+        _conclude(console, result, events, proof)
+    return result.exit_code or (0 if proof.holds else 1)
 
 
-class _Teller:
-    """Draws every plan when it begins."""
+def prove(calm: RunResult, result: RunResult, events: list[Event]) -> Proof:
+    ours = read_final(Path(result.report.run_dir))
+    theirs = read_final(Path(calm.report.run_dir))
+    differences = [
+        float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in theirs
+    ]
+    losses = {step.step: step.loss or 0.0 for step in result.steps}
+    calm_losses = {step.step: step.loss or 0.0 for step in calm.steps}
+    return Proof(
+        faults=sum(isinstance(event, FaultInjected) for event in events),
+        steps=len(losses),
+        steps_lost=len(calm_losses) - len(losses.keys() & calm_losses.keys()),
+        tokens_lost=calm.report.tokens - result.report.tokens,
+        loss=losses[max(losses)],
+        loss_undisturbed=calm_losses[max(calm_losses)],
+        loss_difference=max(
+            abs(losses[step] - loss) / abs(loss)
+            for step, loss in calm_losses.items()
+            if step in losses
+        ),
+        parameter_difference=max(differences),
+    )
 
-    def __init__(self, story: list[Act], console: Console) -> None:
-        self._story, self._console = story, console
-        self._views = [_view(act) for act in story]
-        self._look = look_of(console, *self._views)
-        self._num_drawn = 0
 
-    def hear(self, event: Event) -> None:
+def _conclude(console: Console, result: RunResult, events: list[Event], proof: Proof) -> None:
+    console.print()
+    console.print(_faults_table(events))
+    word = "equal" if proof.holds else "NOT EQUAL"
+    for line in (
+        f"faults: {proof.faults}; steps lost: {proof.steps_lost} of {proof.steps}; "
+        f"samples lost: {proof.tokens_lost} tokens",
+        f"final loss: {proof.loss:.12f}, undisturbed {proof.loss_undisturbed:.12f}",
+        f"largest relative difference: losses {proof.loss_difference:.1e}, "
+        f"parameters {proof.parameter_difference:.1e} (float64, allowed {TOLERANCE:.0e}): {word}",
+        describe_report(result.report),
+        f"Everything about it is in {result.report.run_dir}",
+    ):
+        console.print(Text(line))
+
+
+def _faults_table(events: list[Event]) -> Table:
+    """Per fault, what followed before the next one."""
+    table = Table("fault", "in step", "stall", "what happened")
+    for number, event in enumerate(events):
+        if not isinstance(event, FaultInjected):
+            continue
+        after = events[number + 1 :]
+        rest = next((n for n, e in enumerate(after) if isinstance(e, FaultInjected)), len(after))
+        stall, story = _aftermath(after[:rest])
+        title = TITLES.get(event.fault, event.fault)
+        table.add_row(f"{title} ({event.target})", str(event.step), stall, story)
+    return table
+
+
+def _aftermath(events: list[Event]) -> tuple[str, str]:
+    stall, words = 0.0, []
+    for event in events:
         match event:
-            case WorkersReady():
-                self._draw(0)
+            case Recovered():
+                stall = max(stall, event.stall_s)
+                words.append(f"{event.shape}, {event.micro_batches} micro-batches again")
             case PlanChanged():
-                self._draw(self._num_drawn)
-
-    def _draw(self, number: int) -> None:
-        self._num_drawn = number + 1
-        act, view = self._story[number], self._views[number]
-        self._console.print()
-        when = f"{after_steps(act.at_step).capitalize()}: " if act.at_step else ""
-        self._console.print(Text(when + act.title, style="bold"))
-        self._console.print(chart(view, _scaled(self._look, view, self._views)))
-        self._console.print()
-
-
-def _view(act: Act) -> View:
-    timeline = evaluate(act.plan, Profile(worker=COST))
-    return view_of(timeline, Notes(max_rows=8, lost=act.lost))
-
-
-def _scaled(look: Look, view: View, views: list[View]) -> Look:
-    """One scale for all pictures, so that a longer step is longer to the eye, too."""
-    longest = max(other.end for other in views)
-    return msgspec.structs.replace(look, width=int(look.width * view.end / longest))
-
-
-def _conclude(result: RunResult, story: list[Act], console: Console) -> None:
-    """The loss as bars, and where the plan changed."""
-    notes = {act.at_step: act.note for act in story[1:]}
-    top = max((loss for loss in result.losses if loss is not None), default=1.0)
-    console.print()
-    console.print(Text("Loss by step", style="bold"))
-    for step in result.steps:
-        loss = step.loss if step.loss is not None else top
-        bar = "▇" * round(BAR_WIDTH * loss / top) if _is_unicode(console) else ""
-        note = f"  {notes.get(step.step, '')}"
-        console.print(Text(f"{step.step + 1:3d} {loss:7.4f} {bar:<{BAR_WIDTH}}{note}".rstrip()))
-    console.print()
-    console.print(Text(describe_report(result.report)))
-    console.print(f"Everything about it is in {result.report.run_dir}")
-
-
-def _is_unicode(console: Console) -> bool:
-    return console.encoding.lower().startswith("utf")
+                stall = max(stall, event.stall_s)
+                words.append(f"{', '.join(event.joining)} back in step {event.step}")
+            case CoordinatorStarted():
+                words.append("a successor read the journal; no step waited")
+    return format_seconds(stall), "; ".join(words) or "nothing had to be done"
