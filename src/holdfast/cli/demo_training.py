@@ -4,7 +4,10 @@ The same job runs twice: first undisturbed, then with a worker killed, a node ki
 coordinator killed and a worker that hangs. At the end the two are compared.
 """
 
+import time
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import msgspec
 from rich.console import Console
@@ -32,6 +35,7 @@ from holdfast.observe.events import (
     FaultInjected,
     PlanChanged,
     Recovered,
+    StepDone,
 )
 from holdfast.observe.progress import describe_report, format_seconds
 
@@ -95,6 +99,7 @@ def train(*, as_json: bool) -> int:
         calm = run_job(prepare_job(demo_config("demo-calm")), template=template)
         disturbed = prepare_job(demo_config("demo", FAULTS))
         events: list[Event] = []
+        times: list[float] = []
         if as_json:
             result = run_job(disturbed, on_event=events.append, template=template)
         else:
@@ -103,6 +108,7 @@ def train(*, as_json: bool) -> int:
 
                 def on_event(event: Event) -> None:
                     events.append(event)
+                    times.append(time.monotonic())
                     view(event)
 
                 result = run_job(disturbed, on_event=on_event, template=template)
@@ -110,7 +116,7 @@ def train(*, as_json: bool) -> int:
     if as_json:
         print_json({"proof": proof, "report": result.report})
     else:
-        _conclude(console, result, events, proof)
+        _conclude(console, result, list(zip(times, events, strict=True)), proof)
     return result.exit_code or (0 if proof.holds else 1)
 
 
@@ -138,7 +144,10 @@ def prove(calm: RunResult, result: RunResult, events: list[Event]) -> Proof:
     )
 
 
-def _conclude(console: Console, result: RunResult, events: list[Event], proof: Proof) -> None:
+Timed = list[tuple[float, Event]]
+
+
+def _conclude(console: Console, result: RunResult, events: Timed, proof: Proof) -> None:
     console.print()
     console.print(_faults_table(events))
     word = "equal" if proof.holds else "NOT EQUAL"
@@ -154,30 +163,37 @@ def _conclude(console: Console, result: RunResult, events: list[Event], proof: P
         console.print(Text(line))
 
 
-def _faults_table(events: list[Event]) -> Table:
+def _faults_table(events: Timed) -> Table:
     """Per fault, what followed before the next one."""
-    table = Table("fault", "in step", "stall", "what happened")
-    for number, event in enumerate(events):
-        if not isinstance(event, FaultInjected):
-            continue
-        after = events[number + 1 :]
-        rest = next((n for n, e in enumerate(after) if isinstance(e, FaultInjected)), len(after))
-        stall, story = _aftermath(after[:rest])
-        title = TITLES.get(event.fault, event.fault)
-        table.add_row(f"{title} ({event.target})", str(event.step), stall, story)
+    table = Table("fault", "in step", "longest stall", "what happened")
+    usual = median(_gaps(events) or [0.0])
+    starts = [n for n, (_, event) in enumerate(events) if isinstance(event, FaultInjected)]
+    for start, stop in zip(starts, [*starts[1:], len(events)], strict=True):
+        fault = events[start][1]
+        assert isinstance(fault, FaultInjected)
+        # From the last step before it on, so that the step it hit is in.
+        first = max((n for n in range(start) if isinstance(events[n][1], StepDone)), default=start)
+        stall = max(0.0, max(_gaps(events[first:stop]), default=0.0) - usual)
+        title = f"{TITLES.get(fault.fault, fault.fault)} ({fault.target})"
+        story = _aftermath([event for _, event in events[start:stop]])
+        table.add_row(title, str(fault.step), format_seconds(stall), story)
     return table
 
 
-def _aftermath(events: list[Event]) -> tuple[str, str]:
-    stall, words = 0.0, []
+def _gaps(events: Timed) -> list[float]:
+    """Between the ends of two steps."""
+    ends = [when for when, event in events if isinstance(event, StepDone)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def _aftermath(events: list[Event]) -> str:
+    words = []
     for event in events:
         match event:
             case Recovered():
-                stall = max(stall, event.stall_s)
                 words.append(f"{event.shape}, {event.micro_batches} micro-batches again")
             case PlanChanged():
-                stall = max(stall, event.stall_s)
                 words.append(f"{', '.join(event.joining)} back in step {event.step}")
             case CoordinatorStarted():
                 words.append("a successor read the journal; no step waited")
-    return format_seconds(stall), "; ".join(words) or "nothing had to be done"
+    return "; ".join(words) or "nothing had to be done"
