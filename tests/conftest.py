@@ -38,5 +38,7 @@ def template():
     serve_store(bind("127.0.0.1", 0))
     with Template() as warm:
         warm.wait_until_warm()
+        warm.nursery.wait_until_warm()
         yield warm
     assert not psutil.pid_exists(warm.pid)
+    assert not psutil.pid_exists(warm.nursery.pid)

@@ -168,3 +168,60 @@ def test_two_processes_with_different_hash_seeds_agree():
         )
         found.add(done.stdout)
     assert len(found) == 1
+
+
+def successor(old: Detector, job: Job, **options) -> tuple[Detector, Job]:
+    plan = small_plan(**options)
+    detector, later = Detector(plan, PROFILE), Job(plan, seed=1)
+    later.slow, later.slow_paths = dict(job.slow), dict(job.slow_paths)
+    detector.inherit(old)
+    return detector, later
+
+
+def test_what_is_known_of_workers_survives_a_change_of_plan():
+    """The same stages in fewer replicas: nothing has to be learned anew, and nothing is news."""
+    detector, job = warm()
+    job.slow = {"n0.g3": 1.4}
+    run(detector, job, 8)
+    detector, job = successor(detector, job, replicas=3)
+    assert detector.slow_workers() == {"n0.g3": pytest.approx(1.4, abs=0.03)}
+    assert detector.model.ready
+    assert run(detector, job, 5) == []
+    job.slow = {"n0.g1": 1.3}
+    said = {(v.kind, v.who) for v in run(detector, job, 8)}
+    assert said == {(RECOVERED, ("n0.g3",)), (SLOW, ("n0.g1",))}
+
+
+def test_new_work_is_learned_beside_what_is_known_to_be_slow():
+    detector, job = warm(replicas=6)
+    job.slow = {"n0.g2": 1.5}
+    run(detector, job, 8)
+    detector, job = successor(detector, job, replicas=3, tensor=2)
+    assert not detector.model.ready
+    assert run(detector, job, 30) == []
+    assert detector.slow_workers() == {"n0.g2": pytest.approx(1.5, abs=0.03)}
+    job.slow = {}
+    assert [(v.kind, v.who) for v in run(detector, job, 8)] == [(RECOVERED, ("n0.g2",))]
+
+
+def test_a_slow_path_is_not_news_in_the_next_plan():
+    detector, job = warm()
+    job.slow_paths = {("n0.g2", "n0.g3"): 1.4}
+    run(detector, job, 8)
+    detector, job = successor(detector, job, replicas=3)
+    assert run(detector, job, 30) == []
+    job.slow_paths = {}
+    assert [(v.kind, v.who) for v in run(detector, job, 8)] == [(RECOVERED, ("n0.g2>n0.g3",))]
+
+
+def test_another_model_has_nothing_to_inherit_but_slow_workers():
+    detector, job = warm()
+    job.slow = {"n0.g3": 1.4}
+    run(detector, job, 8)
+    plan = msgspec.structs.replace(
+        job.plan, units=tuple(msgspec.structs.replace(u, forward=2.0) for u in job.plan.units)
+    )
+    other = Detector(plan, PROFILE)
+    other.inherit(detector)
+    assert not other.model.ready
+    assert other.slow_workers() == detector.slow_workers()

@@ -2,7 +2,12 @@
 
 import pytest
 
+from holdfast.control.order import FullPlan, Order
+from holdfast.engine.change import PATIENCE_S, Change
+from holdfast.engine.epoch import Background
+from holdfast.engine.groups import GroupBroken
 from holdfast.plan.build import regular_plan
+from holdfast.plan.transition import plan_transition
 from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import Task
 
@@ -33,3 +38,21 @@ def test_a_joiner_that_dies_when_it_has_entered():
 
 def test_a_joiner_whose_links_break_joins_again():
     survive(Fault("n0.g2", ANY_STEP, "join", "break", incarnation=2))
+
+
+def test_a_change_that_cannot_be_prepared_is_an_error_after_a_while():
+    """At once it would be a recovery for every joiner that dies."""
+
+    def fail():
+        raise GroupBroken("nobody came")
+
+    good, bad = Background("good", lambda: None), Background("bad", fail)
+    for one in (good, bad):
+        one.join()
+    order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
+    transition = plan_transition(REPLICAS, REPLICAS)
+    change = Change(order, REPLICAS, transition, building=bad, meeting=good, links=good)
+    change.check(100.0)
+    change.check(100.0 + PATIENCE_S / 2)
+    with pytest.raises(GroupBroken, match="nobody came"):
+        change.check(100.1 + PATIENCE_S)

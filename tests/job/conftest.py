@@ -33,6 +33,7 @@ def tiny_job(tmp_path):
     def make(steps=4, changes=(), parallel=None, data=None, recovery=None, faults=(), **job):
         job.setdefault("run_dir", os.fspath(tmp_path / "run"))
         job.setdefault("timeout_s", 30.0)
+        job.setdefault("threads", 1)
         return prepare_job(
             JobConfig(
                 job=JobSection(steps=steps, **job),

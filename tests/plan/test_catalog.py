@@ -5,7 +5,14 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import LLAMA, LlamaShape, llama_shape, llama_units
+from holdfast.plan.catalog import (
+    LLAMA,
+    QWEN,
+    LlamaShape,
+    llama_shape,
+    llama_units,
+    model_shape,
+)
 from holdfast.plan.units import Unit, box_size, check_units
 
 PUBLISHED = {
@@ -18,6 +25,14 @@ PUBLISHED = {
 }
 """Parameters, a tied embedding counted once."""
 
+PUBLISHED_QWEN = {
+    "qwen-7b": 7_615_616_512,
+    "qwen-14b": 14_770_033_664,
+    "qwen-32b": 32_763_876_352,
+    "qwen-72b": 72_706_203_648,
+}
+"""With biases on queries, keys and values."""
+
 
 def num_parameters(units: tuple[Unit, ...]) -> int:
     tensors = {tensor.name: tensor for unit in units for tensor in unit.tensors}
@@ -29,9 +44,22 @@ def test_sizes_are_the_published_ones(name: str) -> None:
     assert num_parameters(llama_units(llama_shape(name))) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", LLAMA)
+@pytest.mark.parametrize("name", PUBLISHED_QWEN)
+def test_sizes_are_the_published_ones_but_for_biases(name: str) -> None:
+    shape = model_shape(name)
+    biases = shape.num_layers * (shape.dim + 2 * shape.num_kv_heads * shape.head_dim)
+    assert num_parameters(llama_units(shape)) + biases == PUBLISHED_QWEN[name]
+    assert biases < 1e-4 * PUBLISHED_QWEN[name]
+
+
+def test_jobs_train_llamas_only() -> None:
+    with pytest.raises(HoldfastError, match="'qwen-7b' is unknown"):
+        llama_shape("qwen-7b")
+
+
+@pytest.mark.parametrize("name", [*LLAMA, *QWEN])
 def test_every_model_is_sound(name: str) -> None:
-    shape = llama_shape(name)
+    shape = model_shape(name)
     units = llama_units(shape, tokens=64)
     check_units(units)
     assert len(units) == shape.num_layers + 2
@@ -40,10 +68,10 @@ def test_every_model_is_sound(name: str) -> None:
     assert units[-1].boundary_bytes == 0
 
 
-@pytest.mark.parametrize("name", LLAMA)
+@pytest.mark.parametrize("name", [*LLAMA, *QWEN])
 def test_every_model_can_be_cut_eight_ways(name: str) -> None:
     """No rank goes away empty; only followers overlap."""
-    for tensor in (t for unit in llama_units(llama_shape(name), 1)[:2] for t in unit.tensors):
+    for tensor in (t for unit in llama_units(model_shape(name), 1)[:2] for t in unit.tensors):
         for degree in range(2, 9):
             if tensor.split is None:
                 continue

@@ -59,7 +59,7 @@ def test_refusals_name_both_values():
     assert why.endswith(" B a device, it has 1000 B")
     short = Sketch(roster.pipes, (1,), "zero-bubble")
     free = CostModel(small_plan(1, 2, 1), PROFILE)
-    assert free.refusal(short) == "1 micro-batches do not fill 2 stages of r0"
+    assert free.refusal(short) == "r0: 1 micro-batches do not fill 2 stages"
 
 
 def test_a_profile_without_unit_costs_is_refused():

@@ -1,18 +1,17 @@
 """The snapshotter in other people's loops: killed in the middle, they go on from memory."""
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.cluster import Cluster, Died
+from support.example_work import run_example
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NUM_STEPS = 8
-DEADLINE_S = 50
 
 
 def free_port() -> int:
@@ -22,32 +21,19 @@ def free_port() -> int:
         return port
 
 
-def run(script: str, memory: Path, *options: str) -> tuple[list[int], str]:
-    """Both ranks; their exit codes and what they said."""
-    environment = os.environ | {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "RES_OPTIONS": "timeout:1 attempts:1",
-    }
-    command = [sys.executable, str(EXAMPLES / script), "--steps", str(NUM_STEPS)]
-    ranks = [
-        subprocess.Popen(
-            [*command, "--memory", str(memory), *options],
-            env=environment | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=DEADLINE_S)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return [rank.returncode for rank in ranks], "".join(said)
+def run(
+    cluster: Cluster, script: str, folder: Path, memory: str, *options: str
+) -> tuple[list[object], str]:
+    """Both ranks: what came back from them, and what they said."""
+    said = [folder / f"said-{rank}" for rank in range(2)]
+    given = ("--steps", str(NUM_STEPS), "--memory", str(folder / memory), *options)
+    port = free_port()
+    answers = cluster.run(
+        run_example,
+        [(EXAMPLES / script, rank, port, given, said[rank]) for rank in range(2)],
+        may_die=(0, 1),
+    )
+    return answers, "".join(path.read_text() for path in said)
 
 
 def losses(said: str) -> dict[int, str]:
@@ -56,24 +42,25 @@ def losses(said: str) -> dict[int, str]:
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("script", ["snapshot_fsdp2.py", "snapshot_pipelining.py"])
-def test_a_killed_loop_goes_on_from_memory(script: str, tmp_path: Path) -> None:
-    codes, said = run(script, tmp_path / "undisturbed")
-    assert codes == [0, 0], said
+def test_a_killed_loop_goes_on_from_memory(cluster, script: str, tmp_path: Path) -> None:
+    answers, said = run(cluster, script, tmp_path, "undisturbed")
+    assert answers == [None, None]
     expected = losses(said)
     assert sorted(expected) == list(range(NUM_STEPS))
 
-    codes, said = run(script, tmp_path / "memory", "--die-at", "5")
-    assert codes == [-signal.SIGKILL] * 2, said
+    answers, said = run(cluster, script, tmp_path, "memory", "--die-at", "5")
+    assert answers == [Died(-signal.SIGKILL)] * 2
     before = losses(said)
 
-    codes, said = run(script, tmp_path / "memory")
-    assert codes == [0, 0], said
+    answers, said = run(cluster, script, tmp_path, "memory")
+    assert answers == [None, None]
     start = int(re.findall(r"starts at step (\d+)", said)[0])
     after = losses(said)
-    # The state of the last step or two may not have been whole anywhere else than in the loop.
+    # State of the last step or two may not have been whole anywhere else than in the loop.
     assert 3 <= start <= 5
     assert sorted(after) == list(range(start, NUM_STEPS))
     assert before | after == expected
-    assert list(tmp_path.iterdir()) == []  # a loop that ends gives its memory back
+    # A loop that ends gives its memory back.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["said-0", "said-1"]

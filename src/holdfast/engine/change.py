@@ -19,6 +19,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.transition import Transition, plan_transition
 
 Links = dict[str, LiveGroup]
+PATIENCE_S = 5.0
 
 
 class Change:
@@ -37,6 +38,7 @@ class Change:
         self.feeders: list[Feeder] = []
         self._plan, self._links = plan, links
         self._is_fed = False
+        self._failed_s = 0.0
 
     def is_ready(self, step: int) -> bool:
         """May this worker vote for the switch in the agreement of `step`? A change for a certain
@@ -50,6 +52,17 @@ class Change:
             and self._is_fed
             and all(feeder.is_current(step) for feeder in self.feeders)
         )
+
+    def check(self, now_s: float) -> None:
+        """GroupBroken if it cannot come to be any more. Where a joiner has died, the coordinator
+        calls it off first; only what nobody else notices is worth a recovery.
+        """
+        failed = next((b for b in (self.building, self.meeting, self._links) if b.has_failed), None)
+        if failed is None:
+            return
+        self._failed_s = self._failed_s or now_s
+        if now_s - self._failed_s > PATIENCE_S:
+            failed.result()
 
     def start_feeding(
         self, state: WorkerState, *, version: int, num_updates: int, delay_ms: int

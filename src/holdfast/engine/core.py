@@ -111,6 +111,7 @@ class TrainerCore:
         interpreter.before_agree = self._update_ready
         interpreter.before_apply = self._give_result
         if self._change is not None:
+            self._change.check(time.monotonic())
             self._link_up(self._change)
         start = time.perf_counter()
         agreed = interpreter.run_step(self.ledger.version, stop=self._stopping)

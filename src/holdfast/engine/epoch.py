@@ -233,6 +233,10 @@ class Background(threading.Thread, Generic[T]):
     def is_done(self) -> bool:
         return not self.is_alive() and self._error is None
 
+    @property
+    def has_failed(self) -> bool:
+        return not self.is_alive() and self._error is not None
+
     def result(self) -> T:
         self.join()
         if self._error is not None:

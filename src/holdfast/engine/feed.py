@@ -233,6 +233,7 @@ class Feeder:
         if self._delay_ms and header.kind == "state":
             time.sleep(self._delay_ms / 1000)
         if payload is not None:
+            payload = payload.cpu()
             header = msgspec.structs.replace(header, checksum=digest(payload))
         self._group.send(pack_header(header), self.joiner).wait()
         if payload is not None:

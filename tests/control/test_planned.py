@@ -1,0 +1,107 @@
+"""Planned changes as the coordinator follows them."""
+
+from holdfast.control.facts import NodeDead, PlanWanted, WorkerExited
+from holdfast.control.history import Dropped, EnteredByAll, Ordered, Voided, Wanted
+from holdfast.control.order import Order
+from holdfast.plan.text import parse_plan
+from support.control_jobs import Job, outcome, small_plan
+
+
+def entries(job: Job, kind: type) -> list:
+    return [entry for entry in job.journal if isinstance(entry, kind)]
+
+
+def with_change() -> tuple[Job, Order]:
+    """A worker is back and may join: order 3."""
+    job = Job().begin()
+    member = job.member("n0.g0")
+    del job.ledgers["n0.g0"]
+    job.take(WorkerExited(member, "SIGKILL"))
+    change = job.coordinator._desk.past.outstanding
+    assert change is not None
+    return job, change
+
+
+def enter(job: Job, change: Order, *names: str) -> None:
+    for name in names:
+        ledger = job.ledgers[name]
+        ledger.enter(change, version=1, outcome=outcome(0, 2))
+        job.tell(name)
+
+
+def test_the_job_starts_when_everybody_is_there():
+    job = Job()
+    job.connect("n0")
+    assert job.coordinator._desk.past.last is None
+    job.connect("n1")
+    assert job.last.kind == "start"
+
+
+def test_or_with_enough_after_a_while():
+    job = Job(start_ms=1000)
+    job.connect("n0")
+    job.tick(1000)
+    assert list(job.last.incarnations) == ["n0.g0"]
+
+
+def test_a_worker_started_again_joins():
+    job, change = with_change()
+    assert (change.number, change.joiners[0].name) == (3, "n0.g0")
+    assert job.ledgers["n1.g0"].pending == 3
+    enter(job, change, "n0.g0", "n1.g0")
+    assert entries(job, EnteredByAll) == [EnteredByAll(3, 1)]
+    assert job.last == change
+
+
+def test_a_joiner_that_dies_voids_the_change_once_all_have_given_it_up():
+    job, _ = with_change()
+    ledger = job.ledgers["n1.g0"]
+    ledger.base = ledger.epoch
+    ledger.set_ready(True)
+    ledger.vote()
+    joiner = job.member("n0.g0")
+    del job.ledgers["n0.g0"]
+    job.take(WorkerExited(joiner, "SIGKILL"))
+    assert [entry.number for entry in entries(job, Voided)] == [3]
+    assert entries(job, Dropped) == []
+    ledger.agreed(0)
+    job.tell("n1.g0")
+    assert entries(job, Dropped) == [Dropped(3)]
+    assert job.coordinator._desk.past.outstanding.number == 4
+
+
+def test_a_change_that_was_entered_when_its_joiner_died_needs_a_round():
+    job, change = with_change()
+    enter(job, change, "n1.g0")
+    joiner = job.member("n0.g0")
+    del job.ledgers["n0.g0"]
+    job.take(WorkerExited(joiner, "SIGKILL"))
+    assert job.last.kind == "recover"
+    assert list(job.last.incarnations) == ["n1.g0"]
+
+
+def test_another_plan_cancels_the_change_under_way():
+    job, _ = with_change()
+    job.take(PlanWanted(small_plan(2, 1), "better"))
+    assert [entry.number for entry in entries(job, Voided)] == [3]
+
+
+def test_no_change_while_somebody_was_not_heard_in_the_last_order():
+    job = Job(small_plan(3)).begin()
+    job.is_held = lambda name: name == "n2.g0"
+    member = job.member("n0.g0")
+    del job.ledgers["n0.g0"]
+    job.take(WorkerExited(member, "SIGKILL"))
+    job.ledgers["n2.g0"].on_freeze(job.sent(object)[-1].message)
+    job.tell("n2.g0")
+    assert job.last.kind == "recover"
+    assert not [e for e in entries(job, Ordered) if e.order.kind == "change"]
+
+
+def test_a_spare_takes_the_place_of_a_name_that_cannot_come_back():
+    job = Job(spares=("n9.g0",)).begin()
+    job.take(NodeDead("n0"))
+    del job.ledgers["n0.g0"]
+    (wanted,) = entries(job, Wanted)
+    assert parse_plan(wanted.plan).workers == ("n9.g0", "n1.g0")
+    assert job.ledgers["n9.g0"].pending > 0

@@ -1,0 +1,108 @@
+"""Rounds as the coordinator holds them."""
+
+from holdfast.control.effects import Fail
+from holdfast.control.facts import NodeLost, SnapshotKept, WorkerExited, WorkerHung
+from holdfast.control.history import NumberTaken, Ordered
+from holdfast.control.order import Freeze
+from holdfast.control.state import Kept
+from support.control_jobs import Job, small_plan
+
+
+def crash(job: Job, name: str) -> None:
+    member = job.member(name)
+    del job.ledgers[name]
+    job.take(WorkerExited(member, "SIGKILL"))
+
+
+def kept(version: int, epoch: int = 1) -> Kept:
+    return Kept(worker="n1.g0", version=version, epoch=epoch, slots=((0, 0),))
+
+
+def test_a_death_ends_in_an_order_for_those_who_are_left():
+    job = Job().begin()
+    crash(job, "n0.g0")
+    assert (job.last.kind, job.last.number) == ("recover", 2)
+    assert list(job.last.incarnations) == ["n1.g0"]
+    assert job.ledgers["n1.g0"].epoch == 2
+
+
+def test_the_number_is_in_the_journal_before_the_freeze():
+    job = Job().begin()
+    job.is_held = lambda name: True
+    effects = job.take(WorkerHung(job.member("n0.g0")))
+    kinds = [getattr(e, "entry", getattr(e, "message", e)) for e in effects]
+    number = next(i for i, e in enumerate(kinds) if isinstance(e, NumberTaken))
+    freeze = next(i for i, e in enumerate(kinds) if isinstance(e, Freeze))
+    assert number < freeze
+
+
+def test_broken_groups_wait_for_a_death_to_show():
+    job = Job(settle_ms=50).begin()
+    job.ledgers["n0.g0"].on_broken("closed")
+    job.tell("n0.g0")
+    job.tick(49)
+    assert job.last.kind == "start"
+    job.tick(1)
+    assert job.last.kind == "recover"
+    assert len(job.last.incarnations) == 2
+
+
+def test_a_second_death_does_not_hold_the_round_up():
+    job = Job(small_plan(3)).begin()
+    job.is_held = lambda name: name in ("n1.g0", "n2.g0")
+    crash(job, "n0.g0")
+    crash(job, "n1.g0")
+    assert job.last.kind == "start"
+    job.is_held = lambda name: False
+    job.connect("n2")
+    assert list(job.last.incarnations) == ["n2.g0"]
+
+
+def test_lost_state_comes_back_from_a_snapshot():
+    job = Job().begin()
+    job.is_held = lambda name: True
+    job.take(SnapshotKept("n1", (kept(4),)))
+    crash(job, "n0.g0")
+    job.is_held = lambda name: False
+    crash(job, "n1.g0")
+    assert (job.last.kind, job.last.version, job.last.agreed_in) == ("restore", 4, 1)
+    assert job.last.lineage == job.last.number
+    assert {job.ledgers[name].version for name in job.last.incarnations} == {4}
+
+
+def test_without_one_the_job_fails():
+    job = Job().begin()
+    job.is_held = lambda name: True
+    crash(job, "n0.g0")
+    crash(job, "n1.g0")
+    (failed,) = [effect for effect in job.effects if isinstance(effect, Fail)]
+    assert "no snapshot is whole" in failed.reason
+    assert job.coordinator.is_over
+
+
+def test_nothing_is_rolled_back_while_all_who_are_fenced_may_go_on():
+    job = Job(lost_after_ms=100).begin()
+    job.take(SnapshotKept("n1", (kept(4),)))
+    before, victim = job.last, job.member("n1.g0")
+    for node in ("n0", "n1"):
+        job.take(NodeLost(node))
+    job.tick(100)
+    job.tick(1000)
+    assert job.last == before
+    job.connect("n1", kept=(kept(4),))
+    assert job.last == before
+    job.take(WorkerExited(victim, "killed"))
+    assert (job.last.kind, job.last.version) == ("restore", 4)
+
+
+def test_a_start_that_somebody_missed_begins_again():
+    job = Job()
+    job.is_held = lambda name: name == "n1.g0"
+    job.begin()
+    first = job.last
+    crash(job, "n0.g0")
+    job.is_held = lambda name: False
+    job.connect("n1")
+    orders = [e.order for e in job.journal if isinstance(e, Ordered)]
+    assert first.kind == "start"
+    assert orders[1].kind == "start"

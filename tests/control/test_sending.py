@@ -1,0 +1,94 @@
+from holdfast.control.effects import Kill, Leave, Send, Start, Stop
+from holdfast.control.facts import (
+    NodeConnected,
+    NodeLost,
+    StopWanted,
+    WorkerExited,
+    WorkerHung,
+)
+from holdfast.control.order import Freeze, Order
+from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
+from support.control_jobs import Job, small_plan
+
+
+def of(effects, kind: type) -> list:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_a_message_is_sent_once_per_connection():
+    job = Job()
+    job.is_held = lambda name: True
+    job.begin()
+    assert len(job.sent(Order)) == 2
+    job.tell("n0.g0")
+    job.tick(10)
+    assert len(job.sent(Order)) == 2
+    job.take(NodeLost("n0"))
+    job.connect("n0")
+    assert [str(send.member) for send in job.sent(Order)][2:] == ["n0.g0#1"]
+
+
+def test_what_a_worker_already_knows_is_not_sent_again():
+    job = Job().begin()
+    job.effects.clear()
+    job.connect("n0")
+    assert of(job.effects, Send) == []
+
+
+def test_a_frozen_worker_gets_its_order_again():
+    job = Job(small_plan(3)).begin()
+    held: list[str] = []
+    job.is_held = lambda name: name in held
+    job.is_held = lambda name: name == "n2.g0"
+    job.take(WorkerHung(job.member("n0.g0")))
+    job.ledgers["n2.g0"].on_freeze(job.sent(Freeze)[-1].message)
+    job.tell("n2.g0")
+    job.is_held = lambda name: False
+    job.connect("n2")
+    assert job.ledgers["n2.g0"].epoch == job.last.number
+
+
+def test_a_fenced_process_found_alive_is_killed_on_every_connection():
+    job = Job().begin()
+    victim = job.member("n0.g0")
+    job.take(NodeLost("n0"))
+    job.take(WorkerHung(victim, "silent"))
+    assert of(job.effects, Kill) == []
+    state = WorkerState(member=victim, said_hello=True, epoch=1)
+    hello = NodeConnected(node="n0", agent="a1", places=("n0.g0",), workers=(state,))
+    for _ in range(2):
+        assert of(job.take(hello), Kill) == [Kill(victim, "silent")]
+
+
+def test_a_name_is_started_again_as_somebody_new():
+    job = Job().begin()
+    victim = job.member("n0.g0")
+    del job.ledgers["n0.g0"]
+    effects = job.take(WorkerExited(victim, "SIGKILL"))
+    assert of(effects, Start) == [Start(Member("n0.g0", 2))]
+
+
+def test_not_more_often_than_allowed():
+    job = Job(max_restarts=1).begin()
+    victim = job.member("n0.g0")
+    del job.ledgers["n0.g0"]
+    assert of(job.take(WorkerExited(victim, "SIGKILL")), Start) == []
+
+
+def test_a_start_that_got_lost_is_made_up_for():
+    job = Job()
+    job.take(NodeConnected(node="n0", agent="a1", places=("n0.g0",)))
+    again = job.coordinator.take(NodeConnected(node="n0", agent="a1", places=("n0.g0",)), 0)
+    assert of(again, Start) == [Start(Member("n0.g0", 2))]
+
+
+def test_stop_and_leave():
+    job = Job().begin()
+    job.take(StopWanted("enough"))
+    assert len(job.sent(Stop)) == 2
+    for name, ledger in job.ledgers.items():
+        ledger.done()
+        job.tell(name)
+    assert len(job.sent(Leave)) == 2
+    assert job.coordinator.is_over

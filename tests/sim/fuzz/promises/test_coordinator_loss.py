@@ -1,0 +1,35 @@
+from holdfast.control import recovery
+from holdfast.control.rules import Rules
+from holdfast.sim.fuzz.promises.coordinator_loss import CoordinatorLoss
+from support.fuzz_worlds import at_version, broken_promise, make, worker
+
+
+def restarted(**options):
+    world = at_version(make(CoordinatorLoss(True), **options), 3)
+    world.office.crash()
+    at_version(world, 5)
+    world.office.open()
+    return world
+
+
+def test_a_restart_disturbs_nobody():
+    assert broken_promise(restarted(), 12) == ""
+
+
+def test_a_round_without_a_failure_is_seen(monkeypatch):
+    why = recovery._why
+    monkeypatch.setattr(
+        recovery, "_why", lambda desk: why(desk) or ("restart" if desk.past.term > 1 else "")
+    )
+    assert broken_promise(restarted(), 12) == "P6"
+
+
+def test_sending_before_writing_is_seen():
+    world = make(CoordinatorLoss(False), rules=Rules(journal_first=False))
+    assert broken_promise(world, 3) == "P6"
+
+
+def test_a_death_is_no_breach():
+    world = at_version(make(CoordinatorLoss(False)), 3)
+    world.kill(worker(world, "n0.g0"), "SIGKILL")
+    assert broken_promise(world, 10) == ""

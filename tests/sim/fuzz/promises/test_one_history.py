@@ -1,0 +1,30 @@
+import msgspec
+
+from holdfast.sim.fuzz.agent import Agent
+from holdfast.sim.fuzz.promises.one_history import OneHistory
+from support.fuzz_worlds import at_version, broken_promise, make, worker
+
+
+def with_lost_state():
+    world = at_version(make(OneHistory()), 6)
+    for name in ("n0.g0", "n2.g0"):
+        world.kill(worker(world, name), "SIGKILL")
+    return world
+
+
+def test_a_restore_keeps_it():
+    world = with_lost_state()
+    assert broken_promise(world, 12) == ""
+    assert world.coverage["restores"] > 0
+
+
+def test_a_part_of_another_version_is_seen(monkeypatch):
+    keep = Agent.keep
+
+    def mislabelled(agent, kept, content, life):
+        if agent.node == "n0":
+            kept = msgspec.structs.replace(kept, version=kept.version + 1)
+        keep(agent, kept, content, life)
+
+    monkeypatch.setattr(Agent, "keep", mislabelled)
+    assert broken_promise(with_lost_state(), 12) == "P4"

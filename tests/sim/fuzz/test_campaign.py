@@ -1,0 +1,49 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.control.rules import Rules
+from holdfast.errors import HoldfastError
+from holdfast.sim.fuzz.campaign import add_up, rules_without, run_seeds
+
+DIGEST = """
+import json
+from holdfast.sim.fuzz.run import run_seed
+print(json.dumps([[run.digest, run.num_events] for run in map(run_seed, range(40, 46))]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_seeds_mean_the_same_in_every_process():
+    found = []
+    for hash_seed in ("1", "2", "random"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", DIGEST], env=environment, capture_output=True, check=True
+        )
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_number_of_processes_does_not_matter():
+    seeds = range(60, 72)
+    assert add_up(run_seeds(seeds)) == add_up(run_seeds(seeds, num_processes=2))
+
+
+def test_totals():
+    total = add_up(run_seeds(range(3)))
+    assert total.num_runs == 3
+    assert total.coverage["starts"] >= 3
+    assert total.broken == ()
+
+
+def test_rules_are_left_out_by_name():
+    assert rules_without(["fresh-numbers", "lineage"]) == Rules(fresh_numbers=False, lineage=False)
+    with pytest.raises(HoldfastError, match="no rule 'luck'"):
+        rules_without(["luck"])

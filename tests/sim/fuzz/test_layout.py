@@ -1,0 +1,60 @@
+from holdfast.plan.plan import Plan, Stage, whole_route
+from holdfast.plan.units import Split, TensorSpec, Unit
+from holdfast.sim.fuzz.layout import Layout, moves_between
+
+TIED = TensorSpec("embed", (4,), Split(0, 4))
+UNITS = (
+    Unit("block.0", (TIED, TensorSpec("block.0.norm", (1,)))),
+    Unit("block.1", (TIED, TensorSpec("block.1.w", (4,), Split(0, 4)))),
+)
+
+
+def plan(*stages: Stage) -> Plan:
+    replicas = {stage.replica for stage in stages}
+    chains = [whole_route(tuple(s for s in stages if s.replica == r)) for r in sorted(replicas)]
+    return Plan(UNITS, stages, tuple(chains))
+
+
+WHOLE = Stage(0, 0, 0, 2, ("n0.g0",))
+CUT = Stage(1, 0, 0, 2, ("n1.g0", "n1.g1"), (("tensor", 2),))
+SPLIT = (Stage(0, 0, 0, 1, ("n0.g0",)), Stage(0, 1, 1, 2, ("n1.g0",)))
+
+
+def test_elements_of_slots_and_workers_agree():
+    layout = Layout(plan(WHOLE, CUT))
+    assert len(layout.held["n0.g0"]) == 9
+    for worker in layout.plan.workers:
+        slots = layout.slots_of[worker]
+        found = sorted(element for slot in slots for element in layout.elements[slot])
+        assert found == sorted(layout.held[worker])
+
+
+def test_every_slot_is_saved_once():
+    layout = Layout(plan(WHOLE, CUT))
+    saved = [slot for slots in layout.saved_by.values() for slot in slots]
+    assert sorted(saved) == sorted(layout.members)
+
+
+def test_a_tied_tensor_is_added_to_by_both_units_and_fed_once():
+    layout = Layout(plan(WHOLE, CUT))
+    tied = [slot for slot, adders in layout.adders.items() if adders == (0, 1)]
+    assert tied
+    assert all((*slot, 1) in layout.parts("n0.g0", 1) for slot in tied)
+    fed = [*layout.fed_with("n0.g0", 0), *layout.fed_with("n0.g0", 1)]
+    assert sorted(fed) == sorted(layout.held["n0.g0"])
+
+
+def test_who_computes_what_and_who_speaks():
+    layout = Layout(plan(WHOLE, CUT))
+    assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n0.g0"]] == [(0, True)]
+    assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n1.g1"]] == [(1, False)]
+    shared = next(slot for slot, names in layout.members.items() if len(names) == 3)
+    assert layout.stage_members(shared) == {"r0.s0": ("n0.g0",), "r1.s0": ("n1.g0", "n1.g1")}
+
+
+def test_moves_name_elements():
+    whole, split = Layout(plan(WHOLE)), Layout(plan(*SPLIT))
+    assert moves_between(split, whole) == {
+        "n0.g0": {"n1.g0": [("block.1.w", row) for row in range(4)]}
+    }
+    assert moves_between(whole, split) == {}

@@ -1,0 +1,34 @@
+from holdfast.control.history import Ordered, TermBegun
+from support.fuzz_worlds import at_version, make, until, worker
+
+
+def test_it_crashes_between_two_effects_and_knows_what_it_wrote():
+    world = at_version(make(), 2)
+    world.office.crash_after = 1
+    world.kill(worker(world, "n0.g0"), "SIGKILL")
+    until(world, lambda: not world.office.is_up)
+    assert not [e for e in world.office.journal if isinstance(e, Ordered) and e.step > 0]
+    world.office.open()
+    at_version(world, 6)
+    terms = [entry.term for entry in world.office.journal if isinstance(entry, TermBegun)]
+    assert terms == [1, 2]
+
+
+def test_training_goes_on_without_it():
+    world = at_version(make(), 2)
+    world.office.crash()
+    at_version(world, 8)
+    assert not world.office.is_up
+    assert world.coverage["rounds"] == 0
+
+
+def test_an_old_connection_is_not_heard_any_more():
+    world = at_version(make(), 2)
+    agent = world.agents["n0"]
+    old = agent.connection
+    agent.disconnect()
+    assert old is not None
+    assert not old.is_open
+    until(world, lambda: agent.connection is not None and agent.connection.is_open)
+    at_version(world, 6)
+    assert world.coverage["rounds"] == 0

@@ -1,0 +1,52 @@
+"""The same promises from a device, where there is one."""
+
+import pytest
+import torch
+
+from holdfast.snapshot.arena import Version
+from holdfast.snapshot.copier import Copier
+from holdfast.snapshot.layout import Layout
+from support.snapshot_parts import (
+    Listening,
+    as_bytes,
+    content,
+    make_arena,
+    make_layout,
+    make_state,
+    parity_layout,
+)
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+DEADLINE_S = 20
+
+
+def check_device(folder, layout: Layout, chunk_bytes: int) -> None:
+    """Versions from gaps and from `finish`, with state that changes at once behind it."""
+    device = torch.device("cuda")
+    arena, others = make_arena(folder, layout), Listening()
+    copier = Copier(arena, device, others, chunk_bytes=chunk_bytes)
+    state = {key: tensor.to(device) for key, tensor in make_state(layout).items()}
+    for step in range(1, 6):
+        before = as_bytes({key: tensor.cpu() for key, tensor in state.items()})
+        others.told.clear()
+        copier.begin(Version(step, 0), state)
+        if step % 2:
+            copier.open()
+            assert others.told.wait(DEADLINE_S)
+        copier.finish()
+        for tensor in state.values():
+            tensor.add_(1)
+        copier.drain()
+        assert others.announced[-1] == (Version(step, 0), True)
+        found = content(arena, Version(step, 0))
+        assert all(found[key] == before[key] for key in found if key in before)
+    copier.stop()
+
+
+def test_versions_from_a_device(tmp_path) -> None:
+    check_device(tmp_path, make_layout({"a": 5000, "b": 100, "c": 4096}, chunk_bytes=1024), 2048)
+
+
+def test_parity_from_a_device(tmp_path) -> None:
+    check_device(tmp_path, parity_layout(), 16)

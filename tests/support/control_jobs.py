@@ -1,0 +1,126 @@
+"""A coordinator with workers that are nothing but their ledgers; messages arrive at once."""
+
+from collections.abc import Callable
+
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.effects import Decided, Effect, Record, Send, Start, Void
+from holdfast.control.facts import Fact, NodeConnected, Tick, WorkerTold
+from holdfast.control.history import Entry
+from holdfast.control.member import MemberLedger
+from holdfast.control.order import Freeze, Order
+from holdfast.control.report import Member, Outcome
+from holdfast.control.settings import Settings
+from holdfast.plan.build import regular_plan
+from holdfast.plan.plan import Plan
+from holdfast.plan.units import TensorSpec, Unit
+from holdfast.plan.workers import node_of
+
+
+def small_plan(replicas: int = 2, stages: int = 1, **options: object) -> Plan:
+    """One worker per node, one unit per stage."""
+    units = [Unit(f"block.{n}", (TensorSpec(f"block.{n}.w", (4,)),)) for n in range(stages)]
+    return regular_plan(
+        units,
+        replicas=replicas,
+        stages=stages,
+        micro_batches=replicas,
+        devices_per_node=1,
+        **options,
+    )
+
+
+def outcome(step: int, epoch: int = 1) -> Outcome:
+    return Outcome(
+        step=step, epoch=epoch, loss=1.0, num_tokens=2, norm=1.0, clip_factor=1.0, applied=True
+    )
+
+
+class Job:
+    def __init__(self, plan: Plan | None = None, spares: tuple[str, ...] = (), **options: object):
+        self.plan = plan or small_plan()
+        self.settings = Settings(plan=self.plan, **options)
+        self.journal: list[Entry] = []
+        self.ledgers: dict[str, MemberLedger] = {}
+        self.said: list[str] = []
+        self.effects: list[Effect] = []
+        self.now_ms = 0
+        self.is_held: Callable[[str], bool] = lambda name: False
+        """Whose messages do not arrive."""
+        self.places: dict[str, list[str]] = {}
+        for name in (*self.plan.workers, *spares):
+            self.places.setdefault(node_of(name), []).append(name)
+        self.coordinator = Coordinator(self.settings)
+
+    @property
+    def last(self) -> Order:
+        order = self.coordinator._desk.past.last
+        assert order is not None
+        return order
+
+    def begin(self) -> "Job":
+        """Everybody is there and has entered the first order."""
+        for node in self.places:
+            self.connect(node)
+        return self
+
+    def connect(self, node: str, **fields: object) -> None:
+        states = tuple(
+            ledger.state() for name, ledger in self.ledgers.items() if node_of(name) == node
+        )
+        places = tuple(self.places[node])
+        self.take(NodeConnected(node=node, agent="a1", places=places, workers=states, **fields))
+
+    def restart(self) -> None:
+        """A new coordinator, which knows nothing but the journal."""
+        self.coordinator = Coordinator(self.settings, list(self.journal))
+
+    def tick(self, ms: int) -> None:
+        self.now_ms += ms
+        self.take(Tick())
+
+    def tell(self, name: str) -> None:
+        self.take(WorkerTold(self.ledgers[name].state()))
+
+    def take(self, fact: Fact) -> list[Effect]:
+        effects = self.coordinator.take(fact, self.now_ms)
+        self.effects += effects
+        for effect in effects:
+            match effect:
+                case Record(entry=entry):
+                    self.journal.append(entry)
+                case Decided(text=text):
+                    self.said.append(text)
+        for effect in effects:
+            self._carry_out(effect)
+        return effects
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Start(member=member):
+                self.ledgers[member.name] = MemberLedger(member)
+                self.tell(member.name)
+            case Send(member=member, message=message):
+                ledger = self.ledgers.get(member.name)
+                is_there = ledger is not None and ledger.member == member
+                if is_there and not self.is_held(member.name):
+                    self._deliver(ledger, message)
+
+    def _deliver(self, ledger: MemberLedger, message: object) -> None:
+        match message:
+            case Freeze():
+                ledger.on_freeze(message)
+            case Void(number=number):
+                ledger.on_void(number)
+            case Order(kind="change"):
+                if ledger.accepts(message)[0]:
+                    ledger.prepare(message)
+            case Order():
+                if ledger.accepts(message)[0]:
+                    ledger.enter(message)
+        self.tell(ledger.member.name)
+
+    def sent(self, kind: type) -> list[Send]:
+        return [e for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+    def member(self, name: str) -> Member:
+        return self.ledgers[name].member
