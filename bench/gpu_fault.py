@@ -33,10 +33,10 @@ FAULTS = {
 
 
 def make_config(folder: str, quick: bool, faults: tuple[Fault, ...] = ()) -> JobConfig:
-    dim, num_layers = (256, 4) if quick else (1024, 8)
+    dim, num_layers = (256, 4) if quick else (512, 6)
     return JobConfig(
         job=JobSection(
-            steps=20 if quick else 40,
+            steps=20 if quick else 30,
             dtype="float64",
             device="cuda",
             backend="gloo",
