@@ -1,5 +1,7 @@
 """A lost worker comes back, unit by unit, and ends with the bits of its peers."""
 
+import pytest
+
 from holdfast.plan.build import regular_plan
 from support.threaded_job import Fault, ThreadedJob, assert_survives
 from support.training import Task
@@ -56,3 +58,12 @@ def test_a_slow_transfer_stops_nobody():
         REPLICAS, Fault("n0.g2", 2, "forward"), config={"feed_delay_ms": 30}, restart=True
     )
     assert job.recoveries
+
+
+@pytest.mark.parametrize("number", range(1, 19))
+def test_the_coordinator_is_lost_at_every_point_of_its_journal(number):
+    """A worker dies, a round is held, it comes back: the coordinator crashes after the entry of
+    this number, with everything that was to be sent behind it.
+    """
+    job = survive(REPLICAS, Fault("n0.g2", 2, "forward", incarnation=0), crash_at=number)
+    assert job.num_crashes == (len(job.journal) >= number)

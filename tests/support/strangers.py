@@ -4,8 +4,7 @@ import random
 import socket
 import struct
 
-from holdfast.job.faults import Fault
-from holdfast.job.messages import Beat, InjectRequest, NodeState, Proof, StatusRequest
+from holdfast.job.messages import Beat, NodeState, Proof, StatusRequest
 from holdfast.job.secret import ClientProof
 from holdfast.job.wire import HANDSHAKE, PROTOCOL, Channel, pack
 
@@ -15,7 +14,6 @@ SAMPLES = [
         Proof(protocol=PROTOCOL, role="agent", name="n0", nonce=b"x" * 32, proof=b"y" * 32),
         NodeState(node="n0", agent="evil", places=("n0.g0",)),
         Beat(sent_ms=1),
-        InjectRequest(fault=Fault(kind="NODE_LOSS", target="n0")),
         StatusRequest(),
     )
 ]

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,7 @@ class Fault:
     skip: int = 0
     """How often the point is passed before."""
     incarnation: int = 1
+    """0 = any."""
     happened: bool = False
 
 
@@ -94,6 +96,7 @@ class ThreadLink:
 
     def tell(self, state: WorkerState) -> None:
         if self.is_open:
+            self.job.states[self.member] = state
             self.job.facts.put(WorkerTold(state))
 
     def step_done(self, report: StepReport) -> None:
@@ -115,6 +118,10 @@ class ThreadedJob:
     plan: Plan
     faults: Sequence[Fault] = ()
     restart: bool = True
+    crash_at: int = 0
+    """The coordinator is lost right after its journal entry of this number, with all it knows and
+    all messages under way.
+    """
     settings: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -131,12 +138,12 @@ class ThreadedJob:
         self.errors: list[BaseException] = []
         self.store = dist.HashStore()
         self.is_over = False
+        self.states: dict[Member, WorkerState] = {}
+        self.num_crashes = 0
 
     def run(self) -> None:
         """All steps."""
-        settings = Settings(plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings)
-        self.coordinator = Coordinator(settings)
-        self.facts.put(NodeConnected(node="n0", agent="a", places=self.plan.workers))
+        self._take_office()
         deadline = time.monotonic() + DEADLINE_S
         while not self.is_over:
             if self.errors:
@@ -149,11 +156,26 @@ class ThreadedJob:
                 fact = Tick()
             for effect in self.coordinator.take(fact, int(time.monotonic() * 1000)):
                 self._do(effect)
+                if isinstance(effect, Record) and len(self.journal) == self.crash_at:
+                    self.num_crashes += 1
+                    self._take_office()
+                    break
         for thread in self.threads.values():
             thread.join(10)
         if self.errors:
             raise self.errors[0]
         self.close()
+
+    def _take_office(self) -> None:
+        """A new coordinator, which knows the journal and what the agent tells it."""
+        settings = Settings(plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings)
+        self.coordinator = Coordinator(settings, tuple(self.journal))
+        with suppress(queue.Empty):
+            while True:
+                self.facts.get_nowait()
+        alive = tuple(s for m, s in self.states.items() if self.links[m].is_open)
+        told = NodeConnected(node="n0", agent="a", places=self.plan.workers, workers=alive)
+        self.facts.put(told)
 
     @property
     def final_trainers(self) -> list[Trainer]:
@@ -230,7 +252,8 @@ class ThreadedJob:
     def _pass(self, member: Member, phase: str, step: int) -> None:
         for fault in self.faults:
             at = step if fault.step == ANY_STEP else fault.step
-            here = (fault.worker, fault.incarnation, fault.phase, at)
+            incarnation = fault.incarnation or member.incarnation
+            here = (fault.worker, incarnation, fault.phase, at)
             if fault.happened or here != (member.name, member.incarnation, phase, step):
                 continue
             if fault.skip:
