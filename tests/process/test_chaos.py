@@ -19,7 +19,7 @@ def test_a_sample_of_ten(template, tmp_path):
     chaos.run(seed=1, num_faults=5)
     chaos.run(seed=2, num_faults=5)
     assert sum(chaos.counts.values()) == 10
-    assert left_behind(template) == []
+    assert left_behind(template, tmp_path) == []
 
 
 @pytest.mark.chaos
@@ -28,7 +28,7 @@ def test_a_hundred_faults(template, tmp_path, capsys):
     chaos = Chaos(template, tmp_path)
     for seed in range(NUM_RUNS):
         chaos.run(seed=100 + seed, num_faults=FAULTS_PER_RUN)
-    assert left_behind(template) == []
+    assert left_behind(template, tmp_path) == []
     total = sum(chaos.counts.values())
     with capsys.disabled():
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(chaos.counts.items()))

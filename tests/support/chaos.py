@@ -134,11 +134,19 @@ def check_equal(calm: RunResult, result: RunResult, story: str) -> None:
         assert abs(mine.norm - step.norm) <= 1e-8 * abs(step.norm), f"{story}: step {number}"
 
 
-def left_behind(template: Template) -> list[str]:
-    """Processes below the template and below this one that should be gone, and shared memory."""
+def shared_memory(folder: Path) -> list[str]:
+    """Names in shared memory that belong to the jobs that ran below `folder`."""
+    jobs = [path.read_text() for path in folder.rglob("shared_memory")]
+    return [f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if any(j in name for j in jobs)]
+
+
+def left_behind(template: Template, folder: Path) -> list[str]:
+    """Processes below the template that should be gone, and shared memory of the jobs below
+    `folder`.
+    """
     found = [
         f"process {child.pid} {child.name()}"
         for child in psutil.Process(template.pid).children(recursive=True)
         if child.status() != psutil.STATUS_ZOMBIE
     ]
-    return found + [f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "holdfast" in name]
+    return found + shared_memory(folder)

@@ -1,0 +1,119 @@
+"""Real processes, real kills: a fault in every phase of a step, equal to an undisturbed run.
+
+The same points are hit more finely in tests/engine, where every worker is a thread.
+"""
+
+import pytest
+
+from holdfast.job.faults import Fault
+from holdfast.job.launcher import run_job
+from holdfast.job.prepare import prepare_job
+from support.chaos import check_equal, left_behind, make_config
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
+
+NUM_STEPS = 24
+STAGES = {"replicas": 3, "stages": 2}
+PHASES = (
+    "forward",
+    "message",
+    "backward",
+    "reduce 1",
+    "reduce 2",
+    "reduce 3",
+    "reduced",
+    "agree",
+    "agreed",
+    "apply",
+    "applied",
+)
+
+
+@pytest.fixture(scope="module")
+def calm(template, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("calm") / "run")
+    return run_job(prepare_job(make_config(STAGES, NUM_STEPS, folder)), template=template)
+
+
+@pytest.fixture
+def survive(template, calm, tmp_path):
+    """Runs a job with these faults; it must equal the undisturbed one and leave nothing behind."""
+
+    def run(*faults):
+        config = make_config(STAGES, NUM_STEPS, str(tmp_path / "run"), faults=faults)
+        result = run_job(prepare_job(config), template=template)
+        check_equal(calm, result, str([fault.kind for fault in faults]))
+        assert left_behind(template, tmp_path) == []
+        return result.report
+
+    return run
+
+
+def kill(target, at_step, phase=""):
+    return Fault(kind="SIGKILL", target=target, at_step=at_step, phase=phase)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_kill_in_every_phase(survive, phase):
+    report = survive(kill("n3.g0", 5, phase))
+    assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",)]
+
+
+def test_two_kills_in_one_step(survive):
+    survive(kill("n2.g0", 5, "reduce 1"), kill("n5.g0", 5, "backward"))
+
+
+def test_a_second_kill_while_the_first_is_mended(survive):
+    survive(kill("n2.g0", 5, "forward"), kill("n4.g0", 6, "forward"))
+
+
+def test_all_replicas_but_one(survive):
+    lost = [kill(f"n{number}.g0", 5, "forward") for number in (2, 3, 4, 5)]
+    report = survive(*lost)
+    assert {name for recovery in report.recoveries for name in recovery.lost} >= {"n2.g0"}
+
+
+def test_a_node_is_lost(survive):
+    report = survive(Fault(kind="NODE_LOSS", target="n3", at_step=5))
+    assert report.recoveries
+
+
+def test_the_coordinator_is_lost(survive):
+    survive(Fault(kind="COORDINATOR_LOSS", at_step=5))
+
+
+def test_the_coordinator_and_a_worker_are_lost(survive):
+    survive(Fault(kind="COORDINATOR_LOSS", at_step=5), kill("n3.g0", 6, "reduce 1"))
+
+
+def test_a_worker_that_hangs_is_found(survive):
+    report = survive(Fault(kind="SIGSTOP", target="n3.g0", at_step=5))
+    assert report.recoveries
+
+
+def test_a_short_pause_is_nobodys_fault(survive):
+    report = survive(Fault(kind="SIGSTOP", target="n3.g0", at_step=5, duration_s=0.3))
+    assert report.recoveries == ()
+
+
+def test_a_node_cut_off_for_a_while_goes_on(survive):
+    survive(Fault(kind="PARTITION", target="n3", at_step=5, duration_s=0.5))
+
+
+@pytest.mark.parametrize("kind", ["SEGFAULT", "OS_ABORT", "WORKLOAD_EXC", "GPU_ERROR"])
+def test_every_kind_of_death(survive, kind):
+    report = survive(Fault(kind=kind, target="n3.g0", at_step=5))
+    assert report.recoveries
+
+
+def test_a_worker_that_is_asked_to_end_by_a_stranger_goes_on(survive):
+    """Only its agent ends a worker: a terminal or a scheduler signals everybody, and the launcher
+    decides what that means.
+    """
+    report = survive(Fault(kind="SIGTERM", target="n3.g0", at_step=5))
+    assert report.recoveries == ()
+
+
+def test_an_interpreter_that_is_locked_is_found(survive):
+    report = survive(Fault(kind="LOCK_GIL", target="n3.g0", at_step=5))
+    assert report.recoveries
