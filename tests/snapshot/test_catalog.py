@@ -116,6 +116,20 @@ def test_a_source_that_gives_too_little_is_passed_over(parity):
     assert "n1 gave" in found.complaints[0]
 
 
+def test_a_connection_that_breaks_is_one_source_less(parity):
+    memories = parity.memories()
+
+    def broken(*_):
+        raise ConnectionResetError("reset by peer")
+
+    memories[1].read = broken
+    catalog = Catalog(parity.catalog(V).holding, memories, "n0")
+    entry = big_entry(catalog, "n1")
+    found = catalog.fetch(entry)
+    assert found.complaints[0] == "n1: reset by peer"
+    assert found.data == flat_bytes(random_state(parity.plan), entry)
+
+
 def test_no_source_is_asked_without_end(parity):
     """However everything fails, the number of questions is bounded."""
     questions = []

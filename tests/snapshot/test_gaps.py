@@ -8,7 +8,7 @@ import torch.distributed as dist
 from holdfast.plan.placement import AGREE, CopyCosts, cut, place
 from holdfast.plan.timeline import evaluate
 from holdfast.snapshot.copier import SHALLOW
-from holdfast.snapshot.gaps import Gaps, NoGaps, PlacedCopies, WaitWatch, place_workers
+from holdfast.snapshot.gaps import Gaps, NoGaps, PlacedCopies, Stalls, WaitWatch, place_workers
 from support.small_plans import even_chain, per_stage
 from support.snapshot_parts import make_layout
 
@@ -89,6 +89,19 @@ def test_copies_beside_computations_make_way_for_messages() -> None:
     copies.waiting(AGREE)
     copies.going_on()
     assert seen.calls == ["begin 1 of 0, 0 staged", "open", "close", "open", "open"]
+
+
+def test_the_interval_that_would_have_been_within_the_limit() -> None:
+    times = iter([0.0, 0.06, 1.0, 1.03])
+    stalls = Stalls(lambda: next(times))
+    for _ in range(2):
+        with stalls.measure():
+            stalls.num_versions += 1
+    assert stalls.seconds == pytest.approx(0.09)
+    assert stalls.wanted_interval(1.0, 0.01) == 5
+    assert stalls.wanted_interval(10.0, 0.01) == 1
+    stalls.clear()
+    assert stalls.wanted_interval(1.0, 0.01) == 1
 
 
 def test_without_snapshots_nothing_happens() -> None:

@@ -17,6 +17,7 @@ from holdfast.snapshot.limit import (
     UNPROTECTED,
     Need,
     choose,
+    free_bytes,
     node_bytes,
     plan_memory,
 )
@@ -87,3 +88,7 @@ def test_the_first_that_fits_everywhere_is_chosen(needs, limits):
 def test_nothing_that_fits_is_an_error():
     with pytest.raises(HoldfastError, match="do not fit: single needs 5 bytes on n0, 4 are"):
         choose([Need(SINGLE, {"n0": 5})], {"n0": 4})
+
+
+def test_what_is_left_is_asked_of_the_system(tmp_path):
+    assert 0 < free_bytes(tmp_path) < 2**60

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from holdfast.errors import HoldfastError
@@ -22,7 +23,7 @@ from holdfast.snapshot.owners import JobLock, arena_name
 folder, job = Path(sys.argv[1]), sys.argv[2]
 lock = JobLock(job, folder) if sys.argv[3] == "lock" else None
 layout = Layout((Entry("loop", "", "other", (), "uint8", 5),), worker="n0.g0", node="n0")
-arena = Arena.create(arena_name(job, "n0.g0"), layout, folder)
+arena = Arena.create(arena_name(job, layout), layout, folder)
 slot = arena.begin(Version(4, 2))
 slot.bytes("loop")[:] = b"state"
 slot.seal({"loop": chunk_checksums(slot.bytes("loop"), layout.chunk_bytes)})
@@ -95,7 +96,7 @@ def test_only_the_dead_are_cleaned_away(agent, tmp_path):
 
 
 def test_a_number_used_again_is_not_the_same_process(tmp_path):
-    arena = Arena.create(arena_name("job", "n0.g0"), LAYOUT, tmp_path)
+    arena = Arena.create(arena_name("job", LAYOUT), LAYOUT, tmp_path)
     assert clean(tmp_path) == []
     os.pwrite(arena.fd, bytes(8), 40 + 8)  # the owner's start: another process had our number
     arena.close()
@@ -128,17 +129,21 @@ def test_damaged_arenas_are_reported_and_left(tmp_path):
 
 def test_jobs_with_similar_names_are_apart(tmp_path):
     for job in ("a", "a-b", "a-b-c"):
-        Arena.create(arena_name(job, "n0.g0"), LAYOUT, tmp_path).close()
+        Arena.create(arena_name(job, LAYOUT), LAYOUT, tmp_path).close()
     assert [path.name for path in files_of("a-b", tmp_path)] == ["holdfast-a-b-n0.g0"]
     remove("a", tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_copies_have_names_of_their_own():
-    assert arena_name("job", "n0.g0", "n1") == "holdfast-job-n0.g0@n1"
+def test_plans_and_copies_have_names_of_their_own():
+    assert arena_name("job", LAYOUT) == "holdfast-job-n0.g0"
+    planned = msgspec.structs.replace(LAYOUT, plan="0123456789abcdef")
+    assert arena_name("job", planned) == "holdfast-job-n0.g0~01234567"
+    copy = msgspec.structs.replace(planned, node="n1")
+    assert arena_name("job", copy) == "holdfast-job-n0.g0@n1~01234567"
     for job in ("", "a/b", "a b"):
         with pytest.raises(HoldfastError, match="no name for a job"):
-            arena_name(job, "n0.g0")
+            arena_name(job, LAYOUT)
 
 
 def test_a_lock_taken_on_a_removed_file_is_taken_again(tmp_path, monkeypatch):
@@ -162,7 +167,7 @@ def test_a_lock_taken_on_a_removed_file_is_taken_again(tmp_path, monkeypatch):
 
 
 def test_an_adopted_arena_is_written_on(tmp_path):
-    made = Arena.create(arena_name("job", "n0.g0"), LAYOUT, tmp_path)
+    made = Arena.create(arena_name("job", LAYOUT), LAYOUT, tmp_path)
     made.begin(Version(1, 0))
     made.close()
     (arena,), _ = adopt("job", tmp_path)

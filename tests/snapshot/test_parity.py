@@ -13,7 +13,7 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.units import TensorSpec, Unit
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.layout import OTHER, PARITY, chunk_checksums
-from holdfast.snapshot.parity import decode, encode, fold_in, folds, rows_by_entry, xor_into
+from holdfast.snapshot.parity import decode, encode, fold_in, folds, xor_into
 from holdfast.snapshot.share import plan_shares
 
 
@@ -49,7 +49,13 @@ def test_any_lost_node_is_computed_back(replicas, tmp_path):
     arenas = {layout.worker: save(layout, state, tmp_path) for layout in layouts}
     for lost in layouts:
         kept = {w: arena.newest() for w, arena in arenas.items() if w != lost.worker}
-        rows = rows_by_entry({worker: slot.layout for worker, slot in kept.items()})
+        rows = {
+            entry.key: (worker, row)
+            for worker, slot in kept.items()
+            for row in slot.layout.rows
+            for strip in row.strips
+            for entry in strip
+        }
 
         def read(key, start, stop, kept=kept):
             slot = next(s for s in kept.values() if key in s.layout.by_key)

@@ -11,7 +11,7 @@ from holdfast.snapshot.checkpoints import choose_checkpoint, list_checkpoints
 from holdfast.snapshot.dcp import Checkpoint
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.loop_state import pack_loop_state
-from holdfast.snapshot.persister import Due, Persister, local_writer
+from holdfast.snapshot.persister import Due, LocalWriter, Persister
 from holdfast.snapshot.share import OTHER_KEY
 from support.random_plans import make_units
 from support.snapshots import Cluster, check_wants, fill_slot, random_state, wants_for
@@ -25,10 +25,16 @@ class Desk:
 
     def __init__(self, folder, failures=0, held=False):
         self.folder, self.failures = folder, failures
-        self.written, self.attempts = [], []
+        self.written, self.attempts, self.held = [], [], []
         self.begun, self.go = threading.Event(), threading.Event()
         if not held:
             self.go.set()
+
+    def hold(self, version):
+        self.held.append(version.step)
+
+    def release(self):
+        self.held.append(None)
 
     def write(self, version) -> Path:
         self.begun.set()
@@ -41,7 +47,7 @@ class Desk:
 
     def persister(self, due=EVERY_TENTH, **options):
         options = {"retry_s": 0.0} | options
-        return Persister(self.write, due, self.attempts.append, **options)
+        return Persister(self, due, self.attempts.append, **options)
 
 
 def v(step):
@@ -118,6 +124,21 @@ def test_a_retry_takes_the_newest_version(tmp_path):
     assert desk.written == [11]
 
 
+def test_a_version_is_held_from_the_moment_it_is_taken(tmp_path):
+    desk = Desk(tmp_path, failures=1, held=True)
+    persister = desk.persister()
+    persister.offer(v(9))
+    assert desk.held == []
+    persister.offer(v(10))
+    assert desk.held[0] == 10
+    assert desk.begun.wait(LONG_S)
+    assert None not in desk.held
+    desk.go.set()
+    assert persister.wait_idle(LONG_S)
+    persister.stop()
+    assert desk.held == [10, 10, None, 10, None]
+
+
 def test_offering_never_waits(tmp_path):
     desk = Desk(tmp_path, held=True)
     persister = desk.persister()
@@ -168,7 +189,7 @@ def test_from_memory_to_disk_and_back_while_training_goes_on(tmp_path):
     (tmp_path / "shm").mkdir()
     cluster = Cluster(plan, tmp_path / "shm", other_bytes=256)
     root, attempts = tmp_path / "checkpoints", []
-    writer = local_writer(root, cluster.memories())
+    writer = LocalWriter(root, cluster.memories())
     persister = Persister(writer, Due(every_steps=2), attempts.append, keep_latest_k=2, retry_s=0.0)
     for step in range(1, 9):
         state = random_state(plan, step)
@@ -182,7 +203,8 @@ def test_from_memory_to_disk_and_back_while_training_goes_on(tmp_path):
         if step % 4 == 0:  # else the write runs beside the next steps
             assert persister.wait_idle(LONG_S)
     persister.stop()
-    assert any(attempt.is_done for attempt in attempts)
+    assert attempts
+    assert all(attempt.is_done for attempt in attempts), attempts
     assert len(list_checkpoints(root)) <= 2
     checkpoint = Checkpoint(choose_checkpoint(root))
     step = checkpoint.version.step

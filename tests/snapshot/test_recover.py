@@ -1,6 +1,8 @@
 """Back to the newest version that can be loaded, with the reason for each that could not."""
 
+import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.assemble import assemble
+from holdfast.snapshot.assemble import CannotLoad, assemble
 from holdfast.snapshot.checkpoints import Found
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.loop_state import pack_loop_state
@@ -129,32 +131,41 @@ def test_disk_counts_only_where_it_is_newer_or_memory_is_gone(cluster):
 
 
 WORKER = """
-import os, sys
+import os, pickle, sys
 from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.assemble import assemble
-from support.snapshots import fill_slot, random_state
-from snapshot_plan import SAVED
 arenas = [Arena.attach(int(fd)) for fd in sys.argv[2].split(",")]
 own = [arena for arena in arenas if arena.layout.node == sys.argv[1]]
-states = [random_state(SAVED, step) for step in range(4)]
-print("ready", flush=True)
+with open(sys.argv[3], "rb") as file:
+    states = pickle.load(file)
 step = 0
 while True:
     step += 1
     for arena in own:
         slot = arena.begin(Version(step, 1), Version(step - 1, 1))
-        slot.seal(fill_slot(slot, states[step % 4]))
+        content, checksums = states[step % 4][arena.layout.worker]
+        for key, data in content.items():
+            slot.bytes(key)[:] = data
+        slot.seal(checksums)
     while any(arena.newest() is None or arena.newest().version.step < step for arena in arenas):
         os.sched_yield()
 """
 
-PLAN_FILE = """
-from holdfast.plan.build import regular_plan
-from support.random_plans import make_units
-SAVED = regular_plan(
-    make_units(3, tied=True), replicas=2, stages=2, tensor=2, micro_batches=4, devices_per_node=4
-)
-"""
+
+def _write_states(path, folder):
+    """What the workers are to write, for four states in turn: they start faster without torch."""
+    cluster = Cluster(SAVED, folder)
+    states = []
+    for seed in range(4):
+        filled = {}
+        for arena in cluster.arenas:
+            slot = arena.begin(Version(1, 1))
+            checksums = fill_slot(slot, random_state(SAVED, seed))
+            content = {e.key: bytes(slot.bytes(e.key)) for e in slot.layout.entries}
+            filled[arena.layout.worker] = content, checksums
+            arena.abandon()
+        states.append(filled)
+    cluster.close()
+    path.write_bytes(pickle.dumps(states))
 
 
 @pytest.mark.process
@@ -167,11 +178,10 @@ def test_all_workers_are_killed_and_a_node_is_lost(lost, at_least, tmp_path):
     at an arbitrary moment, and the memory of a node gone: a complete version is always left, and
     what is loaded is that, bit for bit.
     """
-    (tmp_path / "snapshot_plan.py").write_text(PLAN_FILE)
     job = uuid.uuid4().hex
     shares = plan_shares(SAVED, chunk_bytes=64, other_bytes=16)
     assert shares.copies == ()
-    arenas = [Arena.create(arena_name(job, lay.worker), lay) for lay in shares.layouts]
+    arenas = [Arena.create(arena_name(job, lay), lay) for lay in shares.layouts]
     try:
         _write_until_killed(arenas, tmp_path, at_least)
         memories = [
@@ -184,7 +194,8 @@ def test_all_workers_are_killed_and_a_node_is_lost(lost, at_least, tmp_path):
         wants = wants_for(LOADED, "n0.g2")
         report = assemble(wants, open_choice(choice, memories)[0])
         check_wants(wants, random_state(SAVED, choice.version.step % 4))
-        assert ("parity" in report.bytes_by_origin()) == bool(lost)
+        # (Without a loss parity may serve as well, where one node was ahead of the other.)
+        assert not lost or "parity" in report.bytes_by_origin()
     finally:
         for arena in arenas:
             arena.close()
@@ -192,25 +203,55 @@ def test_all_workers_are_killed_and_a_node_is_lost(lost, at_least, tmp_path):
     assert files_of(job) == []
 
 
-def _write_until_killed(arenas, folder, at_least):
+def _write_until_killed(arenas, folder, at_least, meanwhile=os.sched_yield):
     fds = [arena.fd for arena in arenas]
+    states = folder / "states.pickle"
+    _write_states(states, folder)
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, node, ",".join(map(str, fds))],
+            [sys.executable, "-c", WORKER, node, ",".join(map(str, fds)), str(states)],
             pass_fds=fds,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         for node in ("n0", "n1")
     ]
     try:
-        for writer in writers:
-            assert writer.stdout.readline() == b"ready\n"
         while any(a.newest() is None or a.newest().version.step < at_least for a in arenas):
             assert all(writer.poll() is None for writer in writers)
-            os.sched_yield()
+            meanwhile()
     finally:
         for writer in writers:
             writer.send_signal(signal.SIGKILL)
         for writer in writers:
-            writer.communicate()
+            writer.wait()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_reader_beside_a_writer_never_gets_a_wrong_byte(tmp_path):
+    """Nothing is paused for the reader: it gets a whole version, or none and the reason."""
+    job = uuid.uuid4().hex
+    layouts = plan_shares(SAVED, chunk_bytes=64, other_bytes=16).layouts
+    arenas = [Arena.create(arena_name(job, lay), lay) for lay in layouts]
+    states = [random_state(SAVED, step) for step in range(4)]
+    memories = [NodeMemory(n, [a for a in arenas if a.layout.node == n]) for n in ("n0", "n1")]
+    loaded = []
+
+    def read():
+        found = choices([m for memory in memories for m in memory.manifests()], ())
+        wants = wants_for(LOADED, "n0.g1")
+        for choice in found[:1]:
+            with contextlib.suppress(CannotLoad, HoldfastError):
+                assemble(wants, open_choice(choice, memories)[0], num_threads=1)
+                check_wants(wants, states[choice.version.step % 4])
+                loaded.append(choice.version.step)
+
+    try:
+        _write_until_killed(arenas, tmp_path, at_least=40, meanwhile=read)
+        read()
+        assert loaded
+        assert loaded == sorted(loaded)
+    finally:
+        for arena in arenas:
+            arena.close()
+        remove(job)

@@ -128,6 +128,11 @@ def test_kinds_of_different_width_are_kept_apart():
     assert kinds == {("parameter",): "bfloat16", ("exp_avg", "exp_avg_sq"): "float32"}
 
 
+def test_a_worker_finds_its_own():
+    shares = plan_shares(regular_plan(make_units(2), stages=2, micro_batches=2))
+    assert [shares.layout(worker).worker for worker in ("n0.g0", "n0.g1")] == ["n0.g0", "n0.g1"]
+
+
 def test_scalars_are_saved_too():
     units = (Unit("u", (TensorSpec("scale", ()), TensorSpec("w", (3,)))),)
     plan = regular_plan(units, replicas=2, micro_batches=2, devices_per_node=1)

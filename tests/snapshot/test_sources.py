@@ -4,11 +4,14 @@ import pytest
 
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.arena import Version
+from holdfast.snapshot.manifest import Place
+from holdfast.snapshot.share import plan_digest
 from holdfast.snapshot.sources import NodeMemory, Unreadable
 from support.random_plans import make_units
 from support.snapshots import Cluster, random_state
 
 PLAN = regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1)
+PLAN_DIGEST = plan_digest(PLAN)
 V1, V2 = Version(1, 0), Version(2, 0)
 
 
@@ -36,7 +39,7 @@ def test_bytes_are_given_as_they_are(cluster):
     memory = cluster.memories()[0]
     layout = cluster.arenas[0].layout
     entry = layout.entries[0]
-    data = memory.read("n0.g0", V1, entry.key, 4, 12)
+    data = memory.read(Place("n0.g0", V1, PLAN_DIGEST), entry.key, 4, 12)
     assert data == cluster.arenas[0].newest().bytes(entry.key)[4:12]
 
 
@@ -45,17 +48,32 @@ def test_what_is_not_there_is_said(cluster):
     memory = cluster.memories()[0]
     key = cluster.arenas[0].layout.entries[0].key
     with pytest.raises(Unreadable, match=r"n0 has no step 2 \(lineage 0\) of n0.g0 any more"):
-        memory.read("n0.g0", V2, key, 0, 4)
+        memory.read(Place("n0.g0", V2, PLAN_DIGEST), key, 0, 4)
     with pytest.raises(Unreadable, match=r"of n9\.g0"):
-        memory.read("n9.g0", V1, key, 0, 4)
+        memory.read(Place("n9.g0", V1, PLAN_DIGEST), key, 0, 4)
     with pytest.raises(Unreadable, match=r"keeps no 'x' for n0\.g0"):
-        memory.read("n0.g0", V1, "x", 0, 4)
+        memory.read(Place("n0.g0", V1, PLAN_DIGEST), "x", 0, 4)
 
 
 def test_a_version_that_was_overwritten_is_not_confirmed(cluster):
     cluster.save(V1, random_state(PLAN))
     memory = NodeMemory("n0", cluster.arenas[:1])
-    memory.confirm("n0.g0", V1)
+    memory.confirm(Place("n0.g0", V1, PLAN_DIGEST))
     cluster.arenas[0].roll_back(Version(0, 0))
     with pytest.raises(Unreadable, match="any more"):
-        memory.confirm("n0.g0", V1)
+        memory.confirm(Place("n0.g0", V1, PLAN_DIGEST))
+
+
+def test_two_plans_of_one_worker_are_told_apart(cluster, tmp_path):
+    """While a plan takes over, both versions are there."""
+    other = regular_plan(make_units(2), replicas=2, micro_batches=2, devices_per_node=1)
+    (tmp_path / "other").mkdir()
+    second = Cluster(other, tmp_path / "other")
+    cluster.save(V1, random_state(PLAN, 1))
+    second.save(V2, random_state(other, 2))
+    memory = NodeMemory("n0", [cluster.arenas[0], second.arenas[0]])
+    assert {m.version for m in memory.manifests()} == {V1, V2}
+    with pytest.raises(Unreadable, match="any more"):
+        memory.confirm(Place("n0.g0", V2, PLAN_DIGEST))
+    memory.confirm(Place("n0.g0", V2, plan_digest(other)))
+    second.close()

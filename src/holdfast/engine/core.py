@@ -26,6 +26,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
+from holdfast.snapshot.gaps import Gaps, NoGaps
 
 POLL_S = 0.02
 
@@ -67,6 +68,8 @@ class TrainerCore:
         self._report: Report | None = None
         self._stopping = self._stopped = self._left = False
         self._broken_at = 0.0
+        self.gaps: Gaps = NoGaps()
+        """Who copies state while this worker waits."""
         self._closer: Background[None] | None = None
         link.on_freeze(self.interrupt)
 
@@ -110,6 +113,7 @@ class TrainerCore:
         interpreter = epoch.interpreter
         interpreter.before_agree = self._update_ready
         interpreter.before_apply = self._give_result
+        interpreter.gaps = self.gaps
         if self._change is not None:
             self._change.check(time.monotonic())
             self._link_up(self._change)

@@ -32,7 +32,9 @@ from holdfast.engine.state import WorkerState
 from holdfast.errors import InternalError
 from holdfast.plan.actions import Action
 from holdfast.plan.holders import HolderMap
+from holdfast.plan.placement import AGREE
 from holdfast.plan.plan import Hop, Plan
+from holdfast.snapshot.gaps import Gaps, NoGaps
 
 
 def _pass(*args: object) -> None:
@@ -103,6 +105,8 @@ class Interpreter:
         """Called when everything is reduced: the last moment to become ready for a change."""
         self.before_apply: Callable[[Outcome], object] = _pass
         """Called when a step has been agreed and its gradients are still as they were reduced."""
+        self.gaps: Gaps = NoGaps()
+        """Who copies state while this thread waits."""
 
     def _find_last(self) -> dict[int, int]:
         """Per unit, the number of the action that adds to its gradients last."""
@@ -136,6 +140,7 @@ class Interpreter:
 
     def break_off(self) -> None:
         """A step was interrupted: note what it left half done."""
+        self.gaps.broken_off()
         if self._adding >= 0:
             slots = {part[:2] for part in self._slots.parts[self._adding]}
             parts = {part for found in self._slots.parts.values() for part in found}
@@ -162,7 +167,9 @@ class Interpreter:
             # Not before its turn: messages carry no tags, so the list's order is the peer's.
             made = self._made.pop((kind[1], action.stage, action.number))
             self._hooks.phase("message", step)
+            self.gaps.sending()
             self._messages.put(kind[1], action.stage, action.peer, action.number, made)
+            self.gaps.sent()
         elif kind not in ("RF", "RB"):  # receives are posted ahead
             raise InternalError(f"the interpreter does not know the action {kind}")
 
@@ -183,13 +190,21 @@ class Interpreter:
         batch = self._batch(step, action.number, hop)
         entry = batch.tokens if hop.first == 0 and batch is not None else None
         if entry is None:
-            entry = self._messages.take("F", action.stage, action.number)
+            entry = self._take("F", action.stage, action.number)
         result = self._computation.forward(hop, step, action.number, entry, batch)
         if hop.stop == len(self._plan.units) and action.stage in self._speaks:
             self._speak(action.number)
         after = self._next["F", action.stage, action.number]
         if after:
             self._pass_on("F", action, after, result)
+
+    def _take(self, what: str, stage: str, micro_batch: int) -> Tensor:
+        """A message, waited for; state may be copied meanwhile."""
+        self.gaps.waiting((what, stage, micro_batch))
+        try:
+            return self._messages.take(what, stage, micro_batch)
+        finally:
+            self.gaps.going_on()
 
     def _speak(self, micro_batch: int) -> None:
         """Its loss is known, and this worker is the one to say it."""
@@ -216,7 +231,7 @@ class Interpreter:
             return
         grad = None
         if self._next["F", stage, micro_batch]:
-            grad = self._messages.take("B", stage, micro_batch)
+            grad = self._take("B", stage, micro_batch)
         self._hooks.phase("backward", self._step)
         if action.kind == "I":
             result = self._computation.backward_input(stage, micro_batch, grad)
@@ -281,15 +296,19 @@ class Interpreter:
             ready=self._ledger.vote() if self._completion is None else 0,
         )
         self._batches.clear()
-        self._agreed = agree(
-            part,
-            self._everyone,
-            self._clip_norm,
-            step=self._step,
-            epoch=self._epoch,
-            rate_factor=self._completion.share.rate_factor if self._completion else 1.0,
-            entered=lambda: self._hooks.phase("agree", self._step),
-        )
+        self.gaps.waiting(AGREE)
+        try:
+            self._agreed = agree(
+                part,
+                self._everyone,
+                self._clip_norm,
+                step=self._step,
+                epoch=self._epoch,
+                rate_factor=self._completion.share.rate_factor if self._completion else 1.0,
+                entered=lambda: self._hooks.phase("agree", self._step),
+            )
+        finally:
+            self.gaps.going_on()
         self._ledger.agreed(self._agreed.switch)
         self._hooks.phase("agreed", self._step)
         self._stopwatch.add("reduce", middle - start)
@@ -305,9 +324,11 @@ class Interpreter:
         """All of it or, if this process ends here, nothing that anybody will ever see."""
         self.before_apply(outcome)
         self._hooks.phase("apply", outcome.step)
+        self.gaps.applying()
         if outcome.applied:
             self._optimizer.apply(outcome.step, outcome)
         self._ledger.applied(outcome)
+        self.gaps.applied(outcome.step + 1)
         self._hooks.phase("applied", outcome.step)
 
 

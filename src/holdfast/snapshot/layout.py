@@ -1,0 +1,160 @@
+"""What one worker's arena holds: entries, where they lie in a slot, and how they are checked.
+
+An entry is one kind of state (parameter, first or second moment, other) of one box of one tensor,
+under a key that is the same on every worker. A parity row is an entry too; it stands for entries
+of *other* workers, which are not stored here but whose checksums are: they are what proves, when
+their owner is gone, that the bytes computed from the parity are the bytes it had.
+
+A layout is stored in its arena and describes itself: a process that finds the memory needs
+neither the plan nor the model to read it.
+"""
+
+from functools import cached_property
+from math import ceil
+
+import msgspec
+import xxhash
+
+from holdfast.errors import HoldfastError
+from holdfast.plan.units import Box
+
+KINDS = ("parameter", "exp_avg", "exp_avg_sq")
+"""The state of a slice. `other` and `parity` entries belong to no slice."""
+
+OTHER = "other"
+PARITY = "parity"
+CHUNK_BYTES = 16 * 2**20
+"""A checksum covers this much: what is copied at once, and lost at once."""
+
+ALIGNMENT = 256
+"""Of every entry; enough for any dtype and for copies from a device."""
+
+
+class Version(msgspec.Struct, frozen=True, order=True):
+    """State entering `step`, and the epoch that resolved how it came about. Two lineages of one
+    step are different states and never used together.
+    """
+
+    step: int
+    lineage: int
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Larger is newer. Epochs are numbered in the order of history and a rollback begins a
+        new one, so a later lineage is newer even where its step is lower.
+        """
+        return self.lineage, self.step
+
+    def __str__(self) -> str:
+        return f"step {self.step} (lineage {self.lineage})"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    key: str
+    tensor: str
+    kind: str
+    box: Box
+    dtype: str
+    num_bytes: int
+
+
+class ParityRow(msgspec.Struct, frozen=True):
+    """The entry `key` is the XOR of these strips, each the concatenation of its entries, the
+    shorter ones continued with zeros. Every strip is of another node.
+    """
+
+    key: str
+    strips: tuple[tuple[Entry, ...], ...]
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A tensor of the model: together the entries of a complete version cover all of these."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    kinds: tuple[str, ...] = KINDS
+
+
+class Layout(msgspec.Struct, frozen=True, dict=True):
+    entries: tuple[Entry, ...]
+    chunk_bytes: int = CHUNK_BYTES
+    worker: str = ""
+    node: str = ""
+    plan: str = ""
+    """Digest of the text of the plan under which the state was held."""
+    rows: tuple[ParityRow, ...] = ()
+    tensors: tuple[Whole, ...] = ()
+    num_slots: int = 2
+    """One where host memory is short: a version is then overwritten once it is persisted. Three
+    where there is plenty: one may then be persisted while the others take turns.
+    """
+
+    @cached_property
+    def by_key(self) -> dict[str, Entry]:
+        return {entry.key: entry for entry in self.entries}
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """Where each entry begins inside a slot."""
+        offsets: dict[str, int] = {}
+        end = 0
+        for entry in self.entries:
+            offsets[entry.key] = end
+            end += round_up(entry.num_bytes, ALIGNMENT)
+        return offsets
+
+    @cached_property
+    def slot_bytes(self) -> int:
+        return sum(round_up(entry.num_bytes, ALIGNMENT) for entry in self.entries)
+
+    @cached_property
+    def checked(self) -> tuple[Entry, ...]:
+        """Everything that has checksums: the entries, then those the parity rows stand for."""
+        covered = (entry for row in self.rows for strip in row.strips for entry in strip)
+        return (*self.entries, *covered)
+
+    @cached_property
+    def num_checksums(self) -> int:
+        return sum(self.num_chunks(entry) for entry in self.checked)
+
+    def num_chunks(self, entry: Entry) -> int:
+        return ceil(entry.num_bytes / self.chunk_bytes)
+
+    def check(self) -> None:
+        """Refuse a layout that contradicts itself."""
+        if self.chunk_bytes < 1:
+            raise HoldfastError(f"chunks of {self.chunk_bytes} bytes: at least 1 needed")
+        if self.num_slots not in (1, 2, 3):
+            raise HoldfastError(f"an arena has 1 to 3 slots, not {self.num_slots}")
+        seen: set[str] = set()
+        for entry in self.checked:
+            if entry.key in seen:
+                raise HoldfastError(f"two entries of {self.worker or 'a layout'} are {entry.key!r}")
+            seen.add(entry.key)
+            if entry.num_bytes < 0:
+                raise HoldfastError(f"{entry.key!r} has {entry.num_bytes} bytes")
+        for row in self.rows:
+            if self.by_key.get(row.key) is None or self.by_key[row.key].kind != PARITY:
+                raise HoldfastError(f"the parity row {row.key!r} has no entry to be stored in")
+
+    @cached_property
+    def digest(self) -> int:
+        return xxhash.xxh3_64_intdigest(msgspec.json.encode(self))
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def entry_key(tensor: str, box: Box, kind: str) -> str:
+    bounds = ",".join(f"{low}:{high}" for low, high in box)
+    return f"{tensor}|{bounds}|{kind}"
+
+
+def chunk_checksums(data: memoryview, chunk_bytes: int) -> list[int]:
+    """xxh3 of every chunk of a flat byte view."""
+    return [
+        xxhash.xxh3_64_intdigest(data[start : start + chunk_bytes])
+        for start in range(0, data.nbytes, chunk_bytes)
+    ]
