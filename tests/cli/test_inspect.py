@@ -25,7 +25,7 @@ def memory(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(inspect_show, "SHARED_MEMORY", folder)
     arenas = [
-        Arena.create(arena_name("job-1", layout.worker), layout, folder)
+        Arena.create(arena_name("job-1", layout), layout, folder)
         for layout in plan_shares(PLAN, chunk_bytes=64, other_bytes=16).layouts
     ]
     for arena in arenas:
@@ -140,7 +140,7 @@ def test_a_question_is_needed(capsys, tmp_path):
 def test_real_shared_memory_is_looked_at(capsys):
     job = uuid.uuid4().hex
     layout = plan_shares(PLAN, chunk_bytes=64, other_bytes=16).layouts[0]
-    arena = Arena.create(arena_name(job, layout.worker), layout)
+    arena = Arena.create(arena_name(job, layout), layout)
     try:
         _, output = inspect(capsys, "--shm", "--json")
         assert job in output.out

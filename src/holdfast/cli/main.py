@@ -22,9 +22,13 @@ from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from holdfast import __version__
 from holdfast.cli.demo import demo
+from holdfast.cli.fuzz import fuzz
+from holdfast.cli.inject import inject
+from holdfast.cli.inspect import inspect
 from holdfast.cli.plan import app as plan_app
 from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
+from holdfast.cli.status import status
 from holdfast.errors import HoldfastError, invariant
 
 COMMON_FLAGS = ("--help", "--version")
@@ -45,7 +49,11 @@ def build_app() -> App:
     app.command(demo)
     app.command(plan_app)
     app.command(simulate)
+    app.command(fuzz)
     app.command(run_command, name="run")
+    app.command(status)
+    app.command(inject)
+    app.command(inspect)
     return app
 
 

@@ -1,0 +1,196 @@
+"""How much faster is state loaded from memory than from disk?
+
+1 GB of state (parameters and two moments, fp32) of a Llama, saved under replicas 2 x tensor 2 on
+two nodes, is loaded by one process into tensors it has already allocated, alternating:
+
+    memory      from the nodes' arenas in shared memory, every chunk verified by its checksum
+    one lost    the same with one node's memory gone: its half is computed from parity
+    disk        plain torch.distributed.checkpoint.load of a plain DCP directory, pages evicted
+    cached      the same with the files in the page cache
+
+The first is what a restarted worker does after a crash, the third what it would have to do without
+snapshots. "cached" shows how much of the difference is the disk itself.
+
+Goal: loading from memory is at least 5 times as fast as from disk (lower bound of the median of
+paired ratios, 95 %). What is loaded is equal to what was saved, to the last bit.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from _common import Goal, compare, finish, interleave, parse_args, print_table
+from holdfast.plan.build import regular_plan
+from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.plan import Plan
+from holdfast.snapshot.arena import Arena, Version
+from holdfast.snapshot.assemble import Want, assemble
+from holdfast.snapshot.catalog import Catalog
+from holdfast.snapshot.layout import KINDS, PARITY, Entry, chunk_checksums
+from holdfast.snapshot.manifest import Holding
+from holdfast.snapshot.owners import arena_name, remove
+from holdfast.snapshot.parity import encode
+from holdfast.snapshot.share import plan_shares
+from holdfast.snapshot.sources import NodeMemory
+
+VERSION = Version(100, 1)
+State = dict[tuple[str, str], Tensor]
+
+
+def shape_for(quick: bool) -> LlamaShape:
+    """About 1 GB of state, or a quarter of it."""
+    if quick:
+        return LlamaShape(
+            dim=512, num_layers=4, num_heads=8, num_kv_heads=4, hidden=1408, vocab=8192
+        )
+    return LlamaShape(
+        dim=768, num_layers=10, num_heads=12, num_kv_heads=4, hidden=2048, vocab=16384
+    )
+
+
+def random_state(plan: Plan) -> State:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        (name, kind): torch.rand(spec.shape, generator=generator)
+        for name, spec in HolderMap(plan).tensors.items()
+        for kind in KINDS
+    }
+
+
+def fill(arena: Arena, state: State) -> None:
+    """What a worker does at every snapshot."""
+
+    def source(entry: Entry) -> memoryview:
+        if not entry.tensor:
+            return memoryview(bytes(entry.num_bytes))
+        index = tuple(slice(low, high) for low, high in entry.box)
+        piece = state[entry.tensor, entry.kind][index].contiguous()
+        return memoryview(piece.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+    slot = arena.begin(VERSION)
+    for entry in arena.layout.entries:
+        if entry.kind != PARITY:
+            slot.bytes(entry.key)[:] = source(entry)
+    checksums = encode(slot, source)
+    for entry in arena.layout.entries:
+        data = slot.bytes(entry.key)
+        checksums.setdefault(entry.key, chunk_checksums(data, arena.layout.chunk_bytes))
+    slot.seal(checksums)
+
+
+def memory_loader(arenas: list[Arena], nodes: list[str], targets: State) -> Callable[[], object]:
+    """Load through manifests, as after a restart: nothing is known but the arenas."""
+    wants = [
+        Want(tensor, kind, tuple((0, size) for size in target.shape), target)
+        for (tensor, kind), target in targets.items()
+    ]
+
+    def load() -> None:
+        memories = [NodeMemory(n, [a for a in arenas if a.layout.node == n]) for n in nodes]
+        manifests = [manifest for memory in memories for manifest in memory.manifests()]
+        assemble(wants, Catalog(Holding(manifests), memories, here=nodes[0]))
+
+    return load
+
+
+def tree_of(state: State) -> dict[str, Tensor]:
+    return {f"{tensor}.{kind}": value for (tensor, kind), value in state.items()}
+
+
+def disk_loader(folder: Path, targets: State, *, evict: bool) -> Callable[[], object]:
+    def load() -> None:
+        if evict:
+            evict_pages(folder)
+        dcp_load(tree_of(targets), checkpoint_id=folder, no_dist=True)
+
+    return load
+
+
+def evict_pages(folder: Path) -> None:
+    """Out of the page cache, so that reading them means reading the disk."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def check(load: Callable[[], object], targets: State, state: State, name: str) -> None:
+    for target in targets.values():
+        target.fill_(torch.nan)
+    load()
+    for key, value in state.items():
+        if not torch.equal(targets[key], value):
+            raise SystemExit(f"{name}: {key} is not what was saved")
+
+
+def measure(quick: bool, disk: Path) -> tuple[dict[str, list[float]], int]:
+    plan = regular_plan(
+        llama_units(shape_for(quick)), replicas=2, tensor=2, micro_batches=2, devices_per_node=2
+    )
+    state = random_state(plan)
+    targets = {key: torch.zeros_like(value) for key, value in state.items()}
+    job, folder = uuid.uuid4().hex, disk / "step-100"
+    arenas: list[Arena] = []
+    try:
+        for layout in plan_shares(plan).layouts:
+            arenas.append(Arena.create(arena_name(job, layout), layout))
+            fill(arenas[-1], state)
+        dcp_save(tree_of(state), checkpoint_id=folder, no_dist=True)
+        loaders = {
+            "memory": memory_loader(arenas, ["n0", "n1"], targets),
+            "one lost": memory_loader(arenas, ["n1"], targets),
+            "disk": disk_loader(folder, targets, evict=True),
+            "cached": disk_loader(folder, targets, evict=False),
+        }
+        for name, load in loaders.items():
+            check(load, targets, state, name)
+        seconds = interleave(loaders, rounds=5 if quick else 9)
+    finally:
+        for arena in arenas:
+            arena.close()
+        remove(job)
+    return seconds, sum(value.numel() * 4 for value in state.values())
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--disk", type=Path, help="a folder on the disk to compare with")
+
+
+def main() -> None:
+    args = parse_args(__doc__, extend=options)
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    disk = Path(tempfile.mkdtemp(prefix="holdfast-load-", dir=args.disk))
+    try:
+        seconds, num_bytes = measure(args.quick, disk)
+    finally:
+        shutil.rmtree(disk)
+    rows, ratios = [], {}
+    for name, times in seconds.items():
+        ratios[name] = compare(times, seconds["memory"])
+        middle = sorted(times)[len(times) // 2]
+        rows.append(
+            {
+                "source": name,
+                "seconds": middle,
+                "GB/s": num_bytes / middle / 1e9,
+                "times memory": ratios[name].median,
+            }
+        )
+    print_table(f"loading {num_bytes / 1e9:.2f} GB of state", rows)
+    goals = [Goal("disk / memory", ratios["disk"].low, 5.0, at_most=False)]
+    finish(goals, args.json, {"bytes": num_bytes, "seconds": seconds, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
