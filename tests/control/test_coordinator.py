@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import Finish, Record, Send
-from holdfast.control.facts import StopWanted, Tick, WorkerExited
+from holdfast.control.facts import PlanWanted, StopWanted, Tick, WorkerExited
 from holdfast.control.history import Fenced, NumberTaken, Ordered, TermBegun
 from support.control_jobs import Job, small_plan
 
@@ -83,7 +83,7 @@ def test_the_end_is_known_to_a_successor():
     job.restart()
     job.begin()
     assert job.coordinator.is_over
-    assert [type(e) for e in job.effects].count(Finish) == 1
+    assert [e for e in job.effects if isinstance(e, Finish)] == [Finish(0), Finish(0)]
 
 
 def test_effects_are_sent_after_what_they_depend_on():
@@ -103,6 +103,13 @@ def test_time_alone_decides_nothing_in_a_healthy_job():
     for _ in range(20):
         job.tick(10_000)
     assert len(job.journal) == before
+
+
+def test_a_plan_for_another_model_is_refused():
+    job = Job().begin()
+    job.take(PlanWanted(small_plan(2, 2), "mistake"))
+    assert job.said[-1] == "a plan for another model is refused"
+    assert job.coordinator._desk.past.wanted == job.plan
 
 
 def test_facts_of_unknown_nodes_are_harmless():

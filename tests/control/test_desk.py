@@ -1,4 +1,4 @@
-from holdfast.control.facts import NodeConnected, NodeLost
+from holdfast.control.facts import NodeConnected, NodeDead, NodeLost, WorkerExited
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from support.control_jobs import Job
@@ -22,13 +22,18 @@ def test_a_silent_process_is_not_available():
 def test_lost_for_good_is_gone_too_long_or_started_too_often():
     job = Job(max_restarts=1, lost_after_ms=100).begin()
     desk = job.coordinator._desk
-    assert desk.is_lost_for_good("n0.g0")
+    assert not desk.is_lost_for_good("n0.g0")
     assert desk.is_lost_for_good("n7.g0")
+    job.take(WorkerExited(job.ledgers.pop("n0.g0").member, "SIGKILL"))
+    assert desk.is_lost_for_good("n0.g0")
     roomy = Job(lost_after_ms=100).begin()
     assert not roomy.coordinator._desk.is_lost_for_good("n0.g0")
     roomy.take(NodeLost("n0"))
     roomy.tick(100)
     assert roomy.coordinator._desk.is_lost_for_good("n0.g0")
+    assert not roomy.coordinator._desk.can_never_return("n0.g0")
+    roomy.take(NodeDead("n0"))
+    assert roomy.coordinator._desk.can_never_return("n0.g0")
 
 
 def test_a_lost_node_counts_sooner_when_its_peers_have_lost_it_too():

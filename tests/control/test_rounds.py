@@ -109,9 +109,12 @@ def test_what_a_short_step_comes_to_is_decided_once():
         Ordered(order(5, "recover", plan=PlanWithout(1, ("n2.g0",)), names=NAMES[:2]), 3, (0, 1)),
     )
     done = {"epoch": 5, "results": ((0, 0),)}
-    again = decided(past, report("n0.g0", **done), report("n1.g0", **done), mode="fast")
+    reports = [report("n0.g0", **done), report("n1.g0", **done)]
+    again = decided(past, *reports, mode="fast")
     assert again.target == (0, 1)
     assert again.shares["n0.g0"].recompute == {LOSS_PART: (0, 1)}
+    past.rules = Rules(fixed_target=False)
+    assert decided(past, *reports, mode="fast").target == (0, 1, 2)
     past.note(Ordered(order(6, "change")))
     past.note(EnteredByAll(6, 7))
     assert past.target == ()

@@ -13,7 +13,6 @@ from holdfast.sim.rules import (
     Option,
     Replicas,
     Restart,
-    by_survival,
     by_window,
 )
 from holdfast.sim.strategies import drop, reroute, shorten
@@ -74,7 +73,6 @@ def test_a_dear_change_pays_only_if_it_lasts():
     assert "shorter" in often.reason
     scores = [by_window(0.9, 10, 20.0), by_window(1.0, 21, 20.0)]
     assert scores == [pytest.approx(0.45), 0.0]
-    assert by_survival(1.0, 0, 5.0) == 1.0 > by_survival(1.0, 1, 5.0)
 
 
 def test_the_rest_of_a_broken_group_is_idle_or_not():
@@ -107,7 +105,7 @@ def test_who_does_not_see_slow_devices_waits_for_them():
 
 
 def test_stalls_depend_on_what_happened():
-    policy = adaptive(by_survival, plan_ms=3, groups_ms=5, join_stall_ms=9)
+    policy = adaptive(by_window, plan_ms=3, groups_ms=5, join_stall_ms=9)
     parts = [dict(policy.decide(facts(PACE.job, lost(0), what)).stall) for what in
              ("failed", "joined", "returned", "failed unused")]  # fmt: skip
     assert parts[0].keys() == {"planning", "groups", "lost work"}

@@ -1,6 +1,6 @@
 """Events of a small run, for whoever shows or sums them up."""
 
-from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, StepDone
+from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, StepDone
 
 STARTED = JobStarted(
     name="x",
@@ -25,6 +25,18 @@ CHANGED = PlanChanged(
     groups_kept=2,
     groups_made=1,
     file="plans/epoch-1.toml",
+)
+RECOVERED = Recovered(
+    reason="n0.g1 is out",
+    epoch=2,
+    step=6,
+    shape="1 replica x 1 stage",
+    num_workers=1,
+    lost=("n0.g1",),
+    stall_s=0.25,
+    micro_batches=2,
+    num_followed=0,
+    file="plans/epoch-2.toml",
 )
 ENDED = JobEnded(outcome="finished", next_step=5, loss=1.0, seconds=9.0, reason="done")
 

@@ -12,7 +12,7 @@ from holdfast.cli.plan_inputs import parse_bytes, read_plan, read_profile
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.errors import HoldfastError
 from holdfast.plan.candidate import Candidate
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.catalog import llama_units, model_shape
 from holdfast.plan.hardware import HARDWARE, hardware, hardware_profile
 from holdfast.plan.health import Health, Situation, health_of
 from holdfast.plan.layouts import layouts
@@ -53,7 +53,7 @@ def _base(cluster: Cluster) -> tuple[Plan, Profile]:
         plan = read_plan(cluster.plan)
         return plan, _profile(cluster, plan.units)
     per_node = _per_node(cluster)
-    units = llama_units(llama_shape(cluster.model), cluster.tokens)
+    units = llama_units(model_shape(cluster.model), cluster.tokens)
     profile = _profile(cluster, units)
     limit = parse_bytes(cluster.device_memory) if cluster.device_memory else 0
     if not limit and cluster.profile in HARDWARE:

@@ -12,7 +12,7 @@ is not there may simply not have connected yet.
 from collections.abc import Sequence
 
 from holdfast.control.desk import Desk
-from holdfast.control.effects import Effect, Finish, Record
+from holdfast.control.effects import Effect, Fail, Finish, Record
 from holdfast.control.facts import (
     Fact,
     NodeConnected,
@@ -31,11 +31,11 @@ from holdfast.control.recovery import begin_if_needed, decide_if_answered
 from holdfast.control.report import Member
 from holdfast.control.sending import Sender
 from holdfast.control.settings import Settings
-from holdfast.control.state import WorkerState
+from holdfast.control.state import Kept, WorkerState
 from holdfast.control.verdicts import Blame, judge
+from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
 from holdfast.plan.workers import node_of
-
 
 LOOK_AGAIN_MS = 1000
 """Some answers change with time alone: who may be started again, who is lost for good."""
@@ -65,6 +65,10 @@ class Coordinator:
     def is_over(self) -> bool:
         return self._desk.past.ended is not None
 
+    def snapshots(self) -> list[Kept]:
+        """All parts that are known to be in reach."""
+        return self._desk.roster.kept()
+
     def take(self, fact: Fact, now_ms: int) -> list[Effect]:
         desk = self._desk
         desk.now_ms, desk.effects = now_ms, []
@@ -87,6 +91,8 @@ class Coordinator:
         members = [m for m in desk.past.members() if not desk.past.is_fenced(m)]
         desk.roster.expect((member.name for member in members), now_ms)
         self._expected = dict.fromkeys(desk.roster.nodes)
+        if desk.past.ended is not None:
+            self._say_the_end(desk.past.ended)
 
     def _in_order(self, effects: list[Effect]) -> list[Effect]:
         if self.settings.rules.journal_first:
@@ -122,12 +128,19 @@ class Coordinator:
                 if node in desk.roster.nodes:
                     desk.roster.nodes[node].kept = kept
             case PlanWanted(plan=plan, reason=reason, at_step=at_step):
-                desk.record(Wanted(format_plan(plan), reason, at_step))
-                void(desk, "another plan is wanted")
+                self._want(plan, reason, at_step)
             case StopWanted(reason=reason):
                 desk.record(StopAsked(reason))
                 void(desk, "the job stops")
         return []
+
+    def _want(self, plan: Plan, reason: str, at_step: int) -> None:
+        desk = self._desk
+        if plan.units != self.settings.plan.units:
+            desk.decided("a plan for another model is refused", reason=reason)
+            return
+        desk.record(Wanted(format_plan(plan), reason, at_step))
+        void(desk, "another plan is wanted")
 
     def _connected(self, fact: NodeConnected) -> list[Member]:
         desk = self._desk
@@ -203,9 +216,15 @@ class Coordinator:
         if last is None or desk.round is not None or desk.standing.undone:
             return
         version = min(state.version for state in self._seated().values())
-        desk.record(Ended("done"))
+        ended = Ended("done", version=version)
+        desk.record(ended)
         desk.decided(f"done at version {version}")
-        desk.effects.append(Finish(version))
+        self._say_the_end(ended)
+
+    def _say_the_end(self, ended: Ended) -> None:
+        """A successor says it again: nobody may have heard it."""
+        is_failure, effects = ended.is_failure, self._desk.effects
+        effects.append(Fail(ended.reason) if is_failure else Finish(ended.version))
 
     def _seated(self) -> dict[Member, WorkerState]:
         last = self._desk.past.last

@@ -63,11 +63,24 @@ class Desk:
         return found
 
     def is_lost_for_good(self, name: str) -> bool:
-        """Nobody of that name can be started any more, as far as is known."""
+        """Nobody of that name can be started in the time that others would wait for it."""
         node = self.roster.nodes.get(node_of(name))
         if node is None or node.is_lost(self.now_ms, self.settings.lost_after_ms):
             return True
-        return node.is_connected and (name not in node.places or not self.may_start(name))
+        return self.can_never_return(name)
+
+    def can_never_return(self, name: str) -> bool:
+        """Its node is dead, or does not start it any more."""
+        node = self.roster.nodes.get(node_of(name))
+        if node is None or node.is_dead:
+            return node is not None
+        if not node.is_connected or name in self.roster.starting or name in self._alive(node.name):
+            return False
+        return name not in node.places or not self.may_start(name)
+
+    def _alive(self, node: str) -> list[str]:
+        members = self.roster.on_node(node)
+        return [member.name for member in members if not self.past.is_fenced(member)]
 
     def may_start(self, name: str) -> bool:
         since_ms = self.now_ms - self.settings.restart_window_ms

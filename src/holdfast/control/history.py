@@ -76,6 +76,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
     reason: str
     is_failure: bool = False
+    version: int = 0
 
 
 Entry = (

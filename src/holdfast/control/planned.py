@@ -41,11 +41,13 @@ def begin_job(desk: Desk, born_ms: int) -> None:
 
 
 def follow_change(desk: Desk) -> None:
-    change = desk.past.outstanding
-    if change is None or desk.round is not None:
+    """While a member of the last order is out nothing is given up: it may have switched, and a
+    joiner with it. The round will tell.
+    """
+    change, standing = desk.past.outstanding, desk.standing
+    if change is None or desk.round is not None or standing.fenced:
         return
-    standing = desk.standing
-    if not standing.outside and not standing.fenced and not standing.fenced_next:
+    if not standing.outside and not standing.fenced_next:
         entered = min(desk.roster.states[member].entered_at for member in standing.inside)
         desk.record(EnteredByAll(change.number, entered))
         desk.decided(f"everybody is in change {change.number}", order=str(change.number))

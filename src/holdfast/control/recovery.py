@@ -8,7 +8,7 @@ from holdfast.control.order import FullPlan, Order
 from holdfast.control.past import members_of
 from holdfast.control.planned import use_spares
 from holdfast.control.report import Member
-from holdfast.control.rounds import Decision, Lost, Round, decide
+from holdfast.control.rounds import Decision, Lost, Round, decide, is_late
 from holdfast.control.snapshots import newest_whole
 from holdfast.control.verdicts import Blame, accuse
 from holdfast.plan.plan import Plan
@@ -89,7 +89,11 @@ def _is_stopped(desk: Desk, held: Round) -> bool:
     """
     if not desk.rules.proof:
         return True
-    orders = [order for order in (desk.past.last, desk.past.outstanding) if order is not None]
+    last, change = desk.past.last, desk.past.outstanding
+    orders = [order for order in (last, change) if order is not None]
+    if change is not None and any(r.epoch == change.number for r in held.reports.values()):
+        # Everybody has voted for the change: no step is begun any more in the epoch before.
+        orders = [change]
     return all(
         any(member in held.reports or _is_dead(desk, member) for member in members_of(order))
         for order in orders
@@ -128,7 +132,7 @@ def _roll_back(desk: Desk, held: Round, reason: str) -> None:
         _fail_if_hopeless(desk, reason, available)
         return
     incarnations = {name: available[name] for name in target.workers}
-    order = _begin_anew(desk, held.number, target, incarnations, reason)
+    order = _begin_anew(desk, held, target, incarnations, reason)
     if order is None:
         return
     step = order.at_step if order.kind == "start" else order.version
@@ -136,19 +140,18 @@ def _roll_back(desk: Desk, held: Round, reason: str) -> None:
 
 
 def _begin_anew(
-    desk: Desk, number: int, target: Plan, incarnations: dict[str, int], reason: str
+    desk: Desk, held: Round, target: Plan, incarnations: dict[str, int], reason: str
 ) -> Order | None:
-    assert desk.past.last is not None
     order = Order(
-        number=number,
+        number=held.number,
         kind="start",
         plan=FullPlan(format_plan(target)),
         incarnations=incarnations,
-        lineage=number,
+        lineage=held.number,
         at_step=desk.settings.first_step,
         reason=reason,
     )
-    if desk.past.last.kind == "start" and desk.standing.unheard:
+    if _has_no_step(desk, held):
         return order
     snapshot = newest_whole(desk.past, desk.roster.kept())
     if snapshot is None:
@@ -157,6 +160,15 @@ def _begin_anew(
         return None
     why = f"back to version {snapshot.version}: {reason}"
     return order_with(order, version=snapshot.version, agreed_in=snapshot.epoch, reason=why)
+
+
+def _has_no_step(desk: Desk, held: Round) -> bool:
+    """Has nobody who lives done a step since the job began? Then it begins again."""
+    last, first = desk.past.last, desk.settings.first_step
+    assert last is not None
+    reports = held.reports.values()
+    is_new = [is_late(desk.past, report) or report.version == first for report in reports]
+    return last.kind == "start" and bool(is_new) and all(is_new)
 
 
 def order_with(order: Order, *, version: int, agreed_in: int, reason: str) -> Order:
@@ -184,7 +196,7 @@ def _unheard_nodes(desk: Desk) -> list[str]:
 
 def _fail_if_hopeless(desk: Desk, reason: str, available: dict[str, int]) -> None:
     missing = [name for name in desk.past.wanted.workers if name not in available]
-    if all(desk.is_lost_for_good(name) for name in missing):
+    if all(desk.can_never_return(name) for name in missing):
         fail(desk, f"{reason}; {', '.join(missing)} cannot be started again")
 
 

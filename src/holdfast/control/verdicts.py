@@ -57,9 +57,12 @@ class Blame:
         self._version = -1
 
     def progressed(self, version: int) -> None:
+        """A round was decided at this version: if steps were done since the one before, only what
+        was said in this round counts.
+        """
         if version > self._version:
             self._version = version
-            self._rounds.clear()
+            self._rounds = dict.fromkeys(self._rounds, 1)
 
     def culprit(self, accusers: dict[str, int]) -> str | None:
         """`accusers`: how many blame each worker now. The one to leave out, if any."""

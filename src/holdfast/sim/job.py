@@ -9,7 +9,7 @@ A *seat* is one stage of one pipeline: its devices form a tensor group.
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.catalog import llama_units, model_shape
 
 DEVICE_TFLOPS = 450.0
 """Per device in steady state: FT-HSDP's published figure at 98,304 devices."""
@@ -89,7 +89,7 @@ def _tensor_time(degree: int, heads: int) -> float:
 
 
 SHAPES = {
-    # model prefix: (stages, tensor)
+    # model: (stages, tensor)
     "llama-tiny": (2, 1),
     "llama-small": (2, 1),
     "llama-160m": (2, 1),
@@ -99,6 +99,10 @@ SHAPES = {
     "llama-13b": (4, 4),
     "llama-30b": (8, 4),
     "llama-70b": (8, 8),
+    "qwen-7b": (2, 4),
+    "qwen-14b": (4, 4),
+    "qwen-32b": (8, 4),
+    "qwen-72b": (8, 8),
 }
 """Stages and tensor degree by default. 7B to 30B as in ResiHP's evaluation."""
 
@@ -116,7 +120,7 @@ def make_job(
     tokens: int = 4096,
 ) -> Job:
     """A job for a model from the catalogue; 0 (or -1 spares) means the usual value."""
-    shape, layer = llama_shape(model), llama_units(llama_shape(model), tokens)[1]
+    shape, layer = model_shape(model), llama_units(model_shape(model), tokens)[1]
     default = SHAPES.get(model, (1, 1))
     stages, tensor = stages or default[0], tensor or default[1]
     pipelines = _num_pipelines(devices, stages, tensor)

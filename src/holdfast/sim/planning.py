@@ -17,7 +17,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.plan import planner
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.catalog import llama_units, model_shape
 from holdfast.plan.hardware import hardware, hardware_profile
 from holdfast.plan.health import Health, Rates, Situation
 from holdfast.plan.plan import Limits, Plan
@@ -64,7 +64,7 @@ class PlannerAdapter:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.units = llama_units(llama_shape(job.model), TOKENS)
+        self.units = llama_units(model_shape(job.model), TOKENS)
         self.profile: Profile = hardware_profile(HARDWARE, self.units)
         self._plans: dict[int, tuple[Plan, float]] = {}
         self._answers: dict[tuple[Hurts, int], Answer] = {}

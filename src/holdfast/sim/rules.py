@@ -4,7 +4,6 @@ Which published system is which, with its constants and sources, is in `peers.py
 """
 
 from collections.abc import Callable, Sequence
-from math import exp
 
 import msgspec
 
@@ -36,11 +35,6 @@ def by_rate(rate: float, stall_ms: int, mtbf_ms: float) -> float:
 def by_window(rate: float, stall_ms: int, mtbf_ms: float) -> float:
     """Chameleon's Eq. 8: throughput over the time until the next failure."""
     return rate * max(0.0, mtbf_ms - stall_ms) / mtbf_ms
-
-
-def by_survival(rate: float, stall_ms: int, mtbf_ms: float) -> float:
-    """The same where the next failure comes without memory."""
-    return rate * exp(-stall_ms / mtbf_ms)
 
 
 class Restart(Policy):

@@ -1,15 +1,16 @@
 from holdfast.control import recovery
 from holdfast.control.facts import WorkerHung
+from holdfast.control.rules import Rules
 from holdfast.sim.fuzz.promises.no_split import NoSplit
 from support.control_jobs import small_plan
 from support.fuzz_worlds import at_version, broken_promise, make, worker
 
 
-def fenced_alone():
+def fenced_alone(**options):
     """All members of the epoch are fenced by mistake, and nobody can reach them to say so. A
     snapshot is elsewhere, and so is a spare.
     """
-    world = make(NoSplit(), plan=small_plan(1, 1), spares=("n9.g0",))
+    world = make(NoSplit(), plan=small_plan(1, 1), spares=("n9.g0",), **options)
     at_version(world, 3)
     world.agents["n9"].kept = list(world.agents["n0"].kept)
     world.agents["n9"].disconnect()
@@ -28,3 +29,7 @@ def test_nobody_else_goes_on_while_the_fenced_may():
 def test_two_sets_that_go_on_are_seen(monkeypatch):
     monkeypatch.setattr(recovery, "_is_stopped", lambda *_: True)
     assert broken_promise(fenced_alone(), 60) == "P8"
+
+
+def test_the_rule_that_prevents_it_is_needed():
+    assert broken_promise(fenced_alone(rules=Rules(proof=False)), 60) == "P8"

@@ -1,0 +1,30 @@
+"""`holdfast fuzz`: the control plane under every kind of failure, by seeds."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def _option(text: str, *names: str) -> Parameter:
+    return Parameter(name=names or None, help=text, negative="", show_default=False)
+
+
+def fuzz(
+    *,
+    seed: Annotated[int | None, _option("Run this seed only.")] = None,
+    seeds: Annotated[int, _option("How many seeds to run, from 0 on. [default: 200]")] = 200,
+    rules_off: Annotated[
+        str, _option("Rules of the protocol to leave out, by name, to see what they are good for.")
+    ] = "",
+    processes: Annotated[int, _option("Processes to use. [default: one per core]")] = 0,
+    json: Annotated[bool, _option("Print numbers for other programs instead.")] = False,
+) -> int:
+    """Let workers, nodes, the coordinator and the network fail in a simulated job, and check the
+    promises of the design.
+
+    holdfast fuzz --seeds 2000
+    """
+    from holdfast.cli.fuzz_run import run_fuzz
+
+    chosen = range(seeds) if seed is None else range(seed, seed + 1)
+    return run_fuzz(chosen, rules_off, processes, as_json=json)

@@ -1,0 +1,35 @@
+"""`holdfast inject`: a fault on purpose, into a running job.
+
+Only the command line is here; what it does is imported when it runs.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def inject(
+    run_dir: Annotated[Path, Parameter(help="The run directory of the job.")],
+    fault: Annotated[
+        str,
+        Parameter(
+            help="SIGKILL, SIGTERM, SIGSTOP, SIGCONT, SIGINT, SEGFAULT, OS_ABORT, WORKLOAD_EXC, "
+            "LOCK_GIL, GPU_ERROR, SLOW, NODE_LOSS, COORDINATOR_LOSS or PARTITION."
+        ),
+    ],
+    /,
+    *,
+    target: Annotated[
+        str, Parameter(help="A worker (n0.g1), a node (n0), a role (r1.s0), or random.")
+    ] = "random",
+    duration_s: Annotated[
+        float,
+        Parameter(help="Of SIGSTOP, LOCK_GIL, SLOW and PARTITION, in seconds; 0 = for ever."),
+    ] = 0.0,
+    factor: Annotated[float, Parameter(help="SLOW: how many times slower.")] = 2.0,
+) -> None:
+    """Do something bad to a running job, and see that it goes on."""
+    from holdfast.cli.run_control import inject_fault
+
+    inject_fault(run_dir, fault, target=target, duration_s=duration_s, factor=factor)

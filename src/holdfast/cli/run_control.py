@@ -1,0 +1,87 @@
+"""What `holdfast status` and `holdfast inject` do."""
+
+from pathlib import Path
+
+import msgspec
+
+from holdfast.cli.plan_show import print_json
+from holdfast.errors import HoldfastError
+from holdfast.job.client import NotRunning, ask
+from holdfast.job.faults import FAULT_KINDS, Fault
+from holdfast.job.messages import Done, InjectRequest, StatusReply, StatusRequest
+from holdfast.job.settings import nearest
+from holdfast.job.status import Status
+from holdfast.observe.progress import describe_report
+from holdfast.observe.quantities import count
+from holdfast.observe.report import Report
+from holdfast.observe.run_directory import REPORT
+
+
+def show_status(run_dir: Path, *, as_json: bool) -> None:
+    try:
+        reply = ask(run_dir, "status", StatusRequest())
+    except NotRunning:
+        _show_end(run_dir, as_json=as_json)
+        return
+    if not isinstance(reply, StatusReply):
+        raise HoldfastError(f"{run_dir}: {reply.text}")
+    status = msgspec.json.decode(reply.status, type=Status)
+    if as_json:
+        print_json(status)
+    else:
+        print("\n".join(describe_status(status)))
+
+
+def _show_end(run_dir: Path, *, as_json: bool) -> None:
+    path = run_dir / REPORT
+    if not path.is_file():
+        raise HoldfastError(f"{run_dir}: nobody answers, and there is no report: it was killed")
+    report = msgspec.json.decode(path.read_bytes(), type=Report)
+    if as_json:
+        print_json(report)
+    else:
+        print(f"not running; {describe_report(report)}")
+
+
+def describe_status(status: Status) -> list[str]:
+    loss = "" if status.loss is None else f", loss {status.loss:.4f}"
+    change = f", change {status.change} under way" if status.change else ""
+    lines = [
+        f"{status.name}: {status.step} of {count(status.num_steps, 'step')} done{loss}",
+        f"epoch {status.epoch}: {status.shape}{change}",
+        f"{count(len(status.nodes), 'node')} connected, coordinator number {status.term}",
+    ]
+    if status.num_refused:
+        lines.append(f"{count(status.num_refused, 'connection')} refused")
+    if status.missing:
+        lines.append(f"not there: {', '.join(status.missing)}")
+    for worker in status.workers:
+        place = f"step {worker.step + 1}, action {worker.action}" if worker.step >= 0 else ""
+        name = f"{worker.name}#{worker.incarnation}"
+        lines.append(
+            f"  {name:<10} {worker.role or '-':<10} {worker.doing:<9} pid {worker.pid:<8} {place}"
+        )
+    if status.decisions:
+        lines += ["lately:", *(f"  {line}" for line in status.decisions)]
+    return [line.rstrip() for line in lines]
+
+
+def inject_fault(
+    run_dir: Path, kind: str, *, target: str, duration_s: float, factor: float
+) -> None:
+    if kind not in FAULT_KINDS:
+        raise HoldfastError(f"{kind!r} is no fault; {nearest(kind.upper(), FAULT_KINDS)}")
+    fields = {"kind": kind, "target": target, "duration_s": duration_s, "factor": factor}
+    try:
+        fault = msgspec.convert(fields, Fault)
+    except msgspec.ValidationError as error:
+        raise HoldfastError(f"{kind}: {error}") from None
+    try:
+        reply = ask(run_dir, "inject", InjectRequest(fault=fault))
+    except NotRunning:
+        if kind != "COORDINATOR_LOSS":
+            raise
+        reply = Done(text="COORDINATOR_LOSS: it is gone")
+    if not isinstance(reply, Done) or not reply.ok:
+        raise HoldfastError(reply.text if isinstance(reply, Done) else "no answer to that")
+    print(reply.text)

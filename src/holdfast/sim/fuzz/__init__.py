@@ -1,0 +1,1 @@
+"""The control plane under every kind of failure, by seeds."""

@@ -1,0 +1,64 @@
+"""How much of what can happen a run has seen."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.control.history import (
+    Dropped,
+    EnteredByAll,
+    Entry,
+    Fenced,
+    NumberTaken,
+    Ordered,
+    TermBegun,
+    Wanted,
+)
+from holdfast.control.past import members_of
+from holdfast.control.report import Outcome
+from holdfast.sim.fuzz.promises.promise import Checker
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.worker import Worker
+    from holdfast.sim.fuzz.world import World
+
+
+class Coverage(Checker):
+    def recording(self, world: "World", entry: Entry) -> None:
+        match entry:
+            case NumberTaken():
+                self._round(world)
+            case Ordered(order=order):
+                kinds = {"recover": "recoveries", "restore": "restores", "change": "changes"}
+                world.count(kinds.get(order.kind, "starts"))
+                if order.joiners:
+                    world.count("joins begun")
+            case EnteredByAll():
+                world.count("changes entered by all")
+            case Dropped():
+                world.count("changes cancelled")
+            case Fenced():
+                world.count("verdicts")
+            case TermBegun(term=term):
+                world.count("coordinator restarts", int(term > 1))
+            case Wanted(reason=reason):
+                world.count("spares used", int("takes the place" in reason))
+
+    def _round(self, world: "World") -> None:
+        """What was going on when a round begins."""
+        world.count("rounds")
+        last, change = world.past.last, world.past.outstanding
+        if last is None:
+            return
+        ledgers = [worker.ledger for worker in world.members_alive(last)]
+        if any(ledger.epoch == last.number and ledger.base != ledger.epoch for ledger in ledgers):
+            world.count("failures while a step is completed")
+        if any(ledger.epoch < last.number for ledger in ledgers):
+            world.count("failures before all had entered")
+        if change is None:
+            return
+        inside = [w for w in world.members_alive(change) if w.ledger.epoch == change.number]
+        world.count("failures during catch-up", int(bool(change.joiners and not inside)))
+        world.count("half-done switches", int(0 < len(inside) < len(members_of(change))))
+
+    def applied(self, world: "World", worker: "Worker", outcome: Outcome) -> None:
+        world.count("updates")
+        world.count("short steps", int(outcome.rate_factor != 1.0))

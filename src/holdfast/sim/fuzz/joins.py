@@ -1,0 +1,189 @@
+"""A planned change on one worker: building groups, feeding joiners, being fed."""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.control.joining import JoinerUnits, SourceFeed
+from holdfast.control.order import Order
+from holdfast.control.report import Outcome
+from holdfast.sim.fuzz.layout import Element
+from holdfast.sim.fuzz.network import Connection
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.worker import Worker
+
+Piece = tuple[int, int, int, dict[Element, int]]
+"""Unit, version, lineage, histories."""
+
+
+class Joining:
+    def __init__(self, worker: "Worker") -> None:
+        self.worker = worker
+        self.world = worker.world
+        self.order: Order | None = None
+        self.is_built = False
+        self.units: JoinerUnits | None = None
+        self.state: dict[Element, int] = {}
+        self.outcome: Outcome | None = None
+        self._switched: dict[str, int] = {}
+        self._feeds: list[tuple[SourceFeed, Connection]] = []
+
+    def close(self, *, switched: bool = False) -> None:
+        """Given up, or switched: then what is under way still arrives."""
+        self.order, self.is_built = None, False
+        if self.units is not None:
+            self.units.forget()
+        if self.world.rules.discard_joiners:
+            self.units, self.state = None, {}
+        self._switched = {}
+        for feed, link in self._feeds:
+            feed.close()
+            if not switched:
+                link.close()
+        self._feeds = []
+
+    def begin(self, order: Order) -> None:
+        self.order = order
+        number = order.number
+        builders = self.world.layout(number).plan.workers
+        operation = self.world.collective(("build", number), builders)
+        if self.worker.name in builders:
+            operation.enter(self.worker, None, lambda _: number, self._built)
+        for joiner in order.joiners:
+            fed = [unit for unit, source in joiner.sources.items() if source == self.worker.name]
+            if joiner.name == self.worker.name:
+                if self.units is None:
+                    self.units = JoinerUnits(joiner.sources, order.lineage, self.world.rules)
+            elif fed:
+                link = Connection(self.world.clock, self.world.rng, self.world.pace.feed_ms)
+                feed = SourceFeed(joiner.name, fed, self.world.rules)
+                self._feeds.append((feed, link))
+                self._feed(feed, link)
+
+    def is_for(self, order: Order | None) -> bool:
+        """A link is made by both ends, for one change."""
+        return order is not None and self.order is not None and self.order.number == order.number
+
+    def _built(self, number: int) -> None:
+        if self.order is not None and self.order.number == number:
+            self.is_built = True
+
+    def is_ready(self, version: int) -> bool:
+        """Leavers build nothing."""
+        if self.order is None or version + 1 < self.order.at_step:
+            return False
+        if self.worker.ledger.is_in(self.order) and not self.is_built:
+            return False
+        return all(feed.is_current(version) for feed, _ in self._feeds)
+
+    # The source
+
+    def _feed(self, feed: SourceFeed, link: Connection) -> None:
+        worker = self.worker
+        if not worker.is_alive or worker.is_stopped or not feed.is_open or not link.is_open:
+            return
+        joiner = self.world.seated(feed.joiner, self.order)
+        if joiner is None or self.world.is_cut(worker.name, feed.joiner):
+            feed.close()
+            return
+        version = worker.ledger.version
+        unit = feed.next_unit(version) if joiner.joining.is_for(self.order) else None
+        if unit is not None:
+            feed.sending(unit, version)
+            if self.world.pace.captures:
+                feed.sent()
+            elements = self.world.layout(self._number()).fed_with(feed.joiner, unit)
+            state = {element: worker.state[element] for element in elements}
+            piece: Piece = (unit, version, worker.ledger.lineage, state)
+            link.send(0, lambda p: joiner.later(0, joiner.joining.fed, self, feed, link, p), piece)
+        worker.later(self.world.rng.randint(2, 12), self._feed, feed, link)
+
+    def _number(self) -> int:
+        assert self.order is not None
+        return self.order.number
+
+    def stepped(self, outcome: Outcome, switches: bool) -> None:
+        """A step was applied: what is fed has to follow."""
+        for feed, link in self._feeds:
+            units = feed.stepped(outcome.step)
+            joiner = self.world.seated(feed.joiner, self.order)
+            if joiner is None:
+                continue
+            elements = {
+                unit: self.world.layout(self._number()).fed_with(feed.joiner, unit)
+                for unit in units
+            }
+            updates = {
+                unit: {element: self.world.result_for(self.worker, element) for element in found}
+                for unit, found in elements.items()
+            }
+            self._send_update(joiner, feed, link, (updates, outcome, switches))
+
+    def _send_update(
+        self, joiner: "Worker", feed: SourceFeed, link: Connection, message: Any
+    ) -> None:
+        def arrive(arrived: Any) -> None:
+            joiner.later(0, joiner.joining.update, self, feed, link, arrived)
+
+        link.send(0, arrive, message)
+
+    def confirmed(self, feed: SourceFeed, unit: int, version: int, held: bool) -> None:
+        if held:
+            feed.confirmed(unit, version)
+        else:
+            feed.refused(unit)
+
+    # The joiner
+
+    def fed(self, source: "Joining", feed: SourceFeed, link: Connection, piece: Piece) -> None:
+        unit, version, lineage, state = piece
+        if (
+            self.units is None
+            or self.worker.is_stopped
+            or not self.units.arrived(unit, version, lineage)
+        ):
+            return
+        self.state.update(state)
+        self.world.happened("fed", self.worker)
+        self._answer(source, feed, link, unit, version, True)
+
+    def _answer(
+        self,
+        source: "Joining",
+        feed: SourceFeed,
+        link: Connection,
+        unit: int,
+        version: int,
+        held: bool,
+    ) -> None:
+        link.send(
+            1,
+            lambda _: source.worker.later(0, source.confirmed, feed, unit, version, held),
+            None,
+        )
+
+    def update(self, source: "Joining", feed: SourceFeed, link: Connection, message: Any) -> None:
+        updates, outcome, switches = message
+        if self.units is None or self.worker.is_stopped:
+            return
+        for unit, results in updates.items():
+            fits = self.units.updated(unit, outcome.step)
+            if fits and outcome.applied:
+                for element, result in results.items():
+                    before = self.state[element]
+                    self.state[element] = self.world.values.updated(before, result, outcome)
+            self._answer(source, feed, link, unit, outcome.step + 1, fits)
+        self.outcome = outcome
+        if switches:
+            self._switched[source.worker.name] = outcome.step + 1
+        self._join_if_all_switched()
+
+    def _join_if_all_switched(self) -> None:
+        order = self.order
+        if order is None or self.units is None or self.worker.ledger.has_seat:
+            return
+        mine = next(joiner for joiner in order.joiners if joiner.name == self.worker.name)
+        if not all(source in self._switched for source in mine.sources.values()):
+            return
+        version = max(self._switched.values())
+        if self.units.is_current(version):
+            self.worker.join(order, version)

@@ -1,0 +1,125 @@
+"""The coordinator as a process: it crashes between any two effects and comes back with nothing but
+its journal.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.effects import (
+    Decided,
+    Effect,
+    Fail,
+    Finish,
+    Kill,
+    Record,
+    Send,
+    Start,
+)
+from holdfast.control.facts import Fact, NodeLost, Tick
+from holdfast.control.history import Entry
+from holdfast.control.settings import Settings
+from holdfast.plan.workers import node_of
+from holdfast.sim.fuzz.network import Connection
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.world import World
+
+TICK_MS = 20
+
+
+class Office:
+    def __init__(self, world: "World", settings: Settings) -> None:
+        self.world = world
+        self.settings = settings
+        self.journal: list[Entry] = []
+        self.is_up = False
+        self.crash_after = -1
+        """Effects until the next crash; -1: none is planned."""
+        self.failed = ""
+        self.is_finished = False
+        self.coordinator: Coordinator | None = None
+        self._links: dict[str, Connection] = {}
+        self._life = 0
+
+    def open(self) -> None:
+        if self.is_up:
+            return
+        self.is_up = True
+        self._life += 1
+        self.coordinator = Coordinator(self.settings, list(self.journal))
+        self.world.reopened(self.coordinator)
+        self._tick(self._life)
+
+    def crash(self) -> None:
+        if not self.is_up:
+            return
+        self.is_up = False
+        self.crash_after = -1
+        self.world.count("coordinator crashes")
+        self.world.clock.note("coordinator crashes")
+        links, self._links = self._links, {}
+        for node, link in links.items():
+            link.close()
+            self.world.clock.after(
+                self.world.rng.randint(1, 20), self.world.agents[node].disconnect
+            )
+
+    def _tick(self, life: int) -> None:
+        if self.is_up and life == self._life:
+            self.take(Tick())
+            self.world.clock.after(TICK_MS, self._tick, life)
+
+    def expect(self, node: str, link: Connection) -> None:
+        old = self._links.get(node)
+        if old is not None:
+            old.close()
+        self._links[node] = link
+
+    def lost(self, node: str, link: Connection) -> None:
+        delay = self.world.rng.randint(1, 15)
+        self.world.clock.after(delay, self._see_lost, node, link)
+
+    def _see_lost(self, node: str, link: Connection) -> None:
+        if self.is_up and self._links.get(node) is link:
+            del self._links[node]
+            self.take(NodeLost(node, "the connection is closed"))
+
+    def hear(self, node: str, link: Connection, fact: Fact) -> None:
+        if self.is_up and self._links.get(node) is link:
+            self.take(fact)
+
+    def take(self, fact: Fact) -> None:
+        if not self.is_up:
+            return
+        assert self.coordinator is not None
+        if not isinstance(fact, Tick):
+            self.world.clock.note(f"fact {type(fact).__name__}")
+        for effect in self.coordinator.take(fact, self.world.clock.now_ms):
+            if self.crash_after == 0:
+                self.crash()
+                return
+            self.crash_after -= self.crash_after > 0
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Record(entry=entry):
+                self.journal.append(entry)
+                self.world.recorded(entry)
+            case Decided(text=text):
+                self.world.clock.note(f"decided {text}")
+            case Send(member=member, message=message):
+                self.world.sent(message)
+                self._send(member.name, effect)
+            case Kill(member=member) | Start(member=member):
+                self._send(member.name, effect)
+            case Finish():
+                self.is_finished = True
+            case Fail(reason=reason):
+                self.failed = reason
+
+    def _send(self, name: str, effect: Effect) -> None:
+        node = node_of(name)
+        link = self._links.get(node)
+        if link is not None:
+            link.send(0, self.world.agents[node].told, effect)

@@ -1,0 +1,1 @@
+"""What must hold in every run: one file per promise."""

@@ -1,0 +1,50 @@
+"""P6: the coordinator can be lost at any point.
+
+Its successor knows all that anybody can have acted on, and where nothing but the coordinator fails,
+training never stops: no round is held.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.effects import Message
+from holdfast.control.history import Entry, NumberTaken
+from holdfast.control.order import Freeze, Order
+from holdfast.sim.fuzz.promises.promise import Checker
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.world import World
+
+NAME = "P6"
+
+
+class CoordinatorLoss(Checker):
+    def __init__(self, only_coordinator: bool) -> None:
+        self._only = only_coordinator
+
+    def recorded(self, world: "World", entry: Entry) -> None:
+        if self._only and isinstance(entry, NumberTaken):
+            world.require(NAME, False, f"a round is held though nobody failed: {entry.reason}")
+
+    def sending(self, world: "World", message: Message) -> None:
+        """What is sent is in the journal."""
+        match message:
+            case Freeze(round=number):
+                known = world.past.number >= number
+            case Order(number=number):
+                known = number in world.past.orders
+            case _:
+                known = True
+        world.require(NAME, known, f"{type(message).__name__} is sent before it is in the journal")
+
+    def reopened(self, world: "World", coordinator: Coordinator) -> None:
+        """Entries survive being written and read."""
+        entries = world.office.journal
+        text = msgspec.json.encode(entries)
+        world.require(
+            NAME,
+            msgspec.json.decode(text, type=list[Entry]) == entries,
+            "the journal reads differently from what was written",
+        )

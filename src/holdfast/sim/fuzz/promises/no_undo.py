@@ -1,0 +1,88 @@
+"""P3: as long as the model can be put together from whole stages of live members, no applied step
+is undone.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.control.history import Entry, Ordered
+from holdfast.control.order import Order
+from holdfast.control.past import members_of
+from holdfast.control.snapshots import newest_whole
+from holdfast.errors import HoldfastError
+from holdfast.plan.survive import without_workers
+from holdfast.sim.fuzz.promises.promise import Checker
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.worker import Worker
+    from holdfast.sim.fuzz.world import World
+
+NAME = "P3"
+
+
+class NoUndo(Checker):
+    def __init__(self) -> None:
+        self._reached: dict[int, int] = {}
+
+    def recording(self, world: "World", entry: Entry) -> None:
+        if not isinstance(entry, Ordered) or entry.order.kind not in ("restore", "start"):
+            return
+        last = self._in_force(world)
+        if last is None:
+            return
+        self._not_further_than_needed(world, entry)
+        world.require(
+            NAME,
+            not self._is_whole(world, last),
+            f"order {entry.order.number} goes back to {entry.step}, though the members of "
+            f"{last.number} hold everything",
+        )
+
+    def _in_force(self, world: "World") -> Order | None:
+        """The outstanding change, if all of it who live have entered it."""
+        change = world.past.outstanding
+        if change is not None:
+            alive = [w for w in world.members_alive(change) if not world.is_fenced(w)]
+            if alive and all(worker.ledger.epoch == change.number for worker in alive):
+                return change
+        return world.past.last
+
+    def _not_further_than_needed(self, world: "World", entry: Ordered) -> None:
+        """Of the snapshots that are known, the newest is taken."""
+        newest = newest_whole(world.past, world.known_snapshots())
+        world.require(
+            NAME,
+            newest is None or entry.step >= newest.version,
+            f"order {entry.order.number} goes back to {entry.step}, past a whole snapshot",
+        )
+
+    def _is_whole(self, world: "World", order: Order) -> bool:
+        """Is everything held by members that have entered the order, or did not have to?"""
+        alive = [
+            worker.name
+            for worker in world.members_alive(order)
+            if not world.is_fenced(worker) and worker.ledger.lineage == order.lineage
+        ]
+        if any(
+            worker.ledger.lineage != order.lineage and not world.is_fenced(worker)
+            for worker in world.members_alive(order)
+        ):
+            return False
+        plan = world.past.plans[order.number]
+        gone = [member.name for member in members_of(order) if member.name not in alive]
+        try:
+            return bool(without_workers(plan, gone)[0].stages)
+        except HoldfastError:
+            return False
+
+    def entered(self, world: "World", worker: "Worker", order: Order) -> None:
+        """Within a lineage a member never goes back."""
+        if world.is_fenced(worker) or not worker.ledger.has_seat:
+            return
+        version, lineage = worker.ledger.version, worker.ledger.lineage
+        world.require(
+            NAME,
+            version >= self._reached.get(lineage, 0) - 1,
+            f"{worker} enters {order.number} at {version}, others were at "
+            f"{self._reached.get(lineage)}",
+        )
+        self._reached[lineage] = max(self._reached.get(lineage, 0), version)

@@ -1,0 +1,28 @@
+"""P5: left in peace, the job goes on within a bounded time; it gives up only if state is lost and
+no whole snapshot is known.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.control.snapshots import newest_whole
+from holdfast.sim.fuzz.promises.promise import Checker
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.world import World
+
+NAME = "P5"
+
+
+class Progress(Checker):
+    def finished(self, world: "World") -> None:
+        if world.office.failed:
+            is_hopeless = newest_whole(world.past, world.known_snapshots()) is None
+            world.require(NAME, is_hopeless, f"gave up with a snapshot: {world.office.failed}")
+            return
+        where = ", ".join(
+            f"{w} e{w.ledger.epoch} v{w.ledger.version}"
+            f"{' frozen' if w.ledger.is_frozen else ''}{' broken' if w.ledger.broken else ''}"
+            f"{f' pending {w.ledger.pending}' if w.ledger.pending else ''}"
+            for w in world.unfenced()
+        )
+        world.require(NAME, world.is_through, f"no progress: {where}")

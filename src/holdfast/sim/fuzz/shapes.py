@@ -1,0 +1,106 @@
+"""Small jobs of many shapes: replicas of unequal depth, stages cut differently, tied tensors,
+spares, and a second plan to change to.
+"""
+
+from random import Random
+
+import msgspec
+
+from holdfast.plan.plan import Plan, Route, Stage, whole_route
+from holdfast.plan.units import Split, TensorSpec, Unit
+from holdfast.plan.workers import worker_name
+
+MAX_WORKERS = 8
+
+
+class Shape(msgspec.Struct, frozen=True):
+    plan: Plan
+    other: Plan
+    """The same workers and model, arranged differently."""
+    places: dict[str, tuple[str, ...]]
+    """Per node, the workers that can be started there."""
+
+
+def draw_shape(rng: Random) -> Shape:
+    units = _units(rng)
+    num_micro_batches = rng.randint(2, 4)
+    replicas = rng.choice((2, 2, 2, 3))
+    layouts = [_replica(rng, len(units)) for _ in range(replicas)]
+    if rng.random() < 0.5:
+        layouts = [layouts[0]] * replicas
+    while sum(degree for layout in layouts for _, _, degree in layout) > MAX_WORKERS:
+        layouts.pop() if len(layouts) > 2 else layouts.__setitem__(-1, [(0, len(units), 1)])
+    total = sum(degree for layout in layouts for _, _, degree in layout)
+    per_node = rng.choice((1, 2, 2, 3))
+    num_spares = rng.choice((0, 0, 1, 2))
+    grid = [worker_name(i // per_node, i % per_node) for i in range(total + num_spares)]
+    plan = _arrange(units, layouts, grid[:total], num_micro_batches)
+    other = _arrange(units, _rearranged(rng, layouts), grid[:total], num_micro_batches)
+    places: dict[str, list[str]] = {}
+    for name in grid:
+        places.setdefault(name.partition(".")[0], []).append(name)
+    return Shape(plan, other, {node: tuple(names) for node, names in places.items()})
+
+
+def _units(rng: Random) -> tuple[Unit, ...]:
+    """The embedding is tied to the head in half of the jobs; a norm is never cut."""
+    count = rng.randint(2, 4)
+    tied = TensorSpec("embed", (4,), Split(0, 4))
+    units: list[Unit] = []
+    for number in range(count):
+        name = f"block.{number}"
+        tensors = [TensorSpec(f"{name}.w", (4,), Split(0, 4))]
+        if rng.random() < 0.5:
+            tensors.append(TensorSpec(f"{name}.norm", (1,)))
+        units.append(Unit(name, tuple(tensors)))
+    if rng.random() < 0.5:
+        for number in (0, count - 1):
+            unit = units[number]
+            units[number] = msgspec.structs.replace(unit, tensors=(*unit.tensors, tied))
+    return tuple(units)
+
+
+Layout = list[tuple[int, int, int]]
+"""Stages: first unit, stop, tensor degree."""
+
+
+def _replica(rng: Random, num_units: int) -> Layout:
+    depth = rng.randint(1, min(3, num_units))
+    cuts = sorted(rng.sample(range(1, num_units), depth - 1))
+    bounds = [0, *cuts, num_units]
+    degree = rng.choice((1, 1, 1, 2))
+    return [(bounds[i], bounds[i + 1], degree) for i in range(depth)]
+
+
+def _rearranged(rng: Random, layouts: list[Layout]) -> list[Layout]:
+    """The same number of workers per replica, other cuts between its stages."""
+    changed: list[Layout] = []
+    for layout in layouts:
+        stop = layout[-1][1]
+        if rng.random() < 0.3 and len(layout) > 1:
+            degrees = sum(degree for _, _, degree in layout)
+            changed.append([(0, stop, degrees)] if degrees <= 4 else list(layout))
+            continue
+        cuts = sorted(rng.sample(range(1, stop), len(layout) - 1))
+        bounds = [0, *cuts, stop]
+        changed.append([(bounds[i], bounds[i + 1], layout[i][2]) for i in range(len(layout))])
+    return changed
+
+
+def _arrange(
+    units: tuple[Unit, ...], layouts: list[Layout], workers: list[str], num_micro_batches: int
+) -> Plan:
+    stages: list[Stage] = []
+    chains: list[Route] = []
+    at = 0
+    for replica, layout in enumerate(layouts):
+        built: list[Stage] = []
+        for index, (first, stop, degree) in enumerate(layout):
+            axes = (("tensor", degree),) if degree > 1 else ()
+            names = tuple(workers[at : at + degree])
+            built.append(Stage(replica, index, first, stop, names, axes))
+            at += degree
+        stages += built
+        chains.append(whole_route(tuple(built)))
+    routes = tuple(chains[number % len(chains)] for number in range(num_micro_batches))
+    return Plan(units, tuple(stages), tuple(sorted(routes, key=lambda r: r[0].stage)))

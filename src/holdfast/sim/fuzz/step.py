@@ -1,0 +1,230 @@
+"""One step of a worker: compute, reduce, agree, apply; from its beginning, or completed after a
+failure as the worker's share says.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.control.order import Share
+from holdfast.control.report import LOSS_PART, Outcome, Slot
+from holdfast.plan.plan import Hop
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.worker import Worker
+
+
+class Passage:
+    """A micro-batch's way back through one hop."""
+
+    __slots__ = ("hop", "is_free", "micro_batch", "place", "speaks", "units")
+
+    def __init__(self, micro_batch: int, place: int, hop: Hop, speaks: bool) -> None:
+        self.micro_batch, self.place, self.hop, self.speaks = micro_batch, place, hop, speaks
+        self.units = list(range(hop.first, hop.stop))
+        self.is_free = False
+
+
+class Step:
+    def __init__(self, worker: "Worker", share: Share | None) -> None:
+        self.worker = worker
+        self.world = worker.world
+        self.share = share
+        ledger = worker.ledger
+        self.epoch, self.number = ledger.epoch, ledger.version
+        self.layout = self.world.layout(self.epoch)
+        self.base = self.world.layout(ledger.base)
+        self.slots = self.base.slots_of[worker.name]
+        self.passages = [
+            Passage(*found)
+            for found in self.layout.hops_of[worker.name]
+            if share is None or found[0] in share.micro_batches
+        ]
+        self._open = {slot: self._num_additions(slot) for slot in self.slots}
+        self._entered: dict[Slot, None] = {}
+        self._has_voted = False
+        self._outcome: tuple[Outcome, int, bool] | None = None
+        self._is_scheduled = False
+
+    def _num_additions(self, slot: Slot) -> int:
+        adders = self.base.adders[slot]
+        return sum(1 for p in self.passages for unit in p.units if unit in adders)
+
+    @property
+    def is_on(self) -> bool:
+        return self.worker.step is self and not self.worker.is_stopped
+
+    def begin(self) -> None:
+        self.world.board.join(self)
+        for slot in self.slots:
+            if not self._open[slot]:
+                self._reduce(slot)
+        self.poke()
+        self._agree_if_ready()
+
+    # Compute
+
+    def poke(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.worker.later(self.world.rng.randint(1, self.world.pace.compute_ms), self._work)
+
+    def _work(self) -> None:
+        self._is_scheduled = False
+        if not self.is_on:
+            return
+        for passage in self.passages:
+            if passage.units and self._is_free(passage):
+                self._go_back(passage)
+                self.poke()
+                break
+
+    def _is_free(self, passage: Passage) -> bool:
+        if not passage.is_free:
+            board = self.world.board
+            passage.is_free = board.is_free(self, passage.micro_batch, passage.place)
+        return passage.is_free
+
+    def _go_back(self, passage: Passage) -> None:
+        """Backward of one unit for one micro-batch."""
+        unit = passage.units.pop()
+        micro_batch = passage.micro_batch
+        if passage.speaks and unit == passage.hop.stop - 1 and self._counts(LOSS_PART, micro_batch):
+            self.worker.ledger.spoke(micro_batch)
+            self.worker.losses.append(micro_batch)
+        parts = [p for p in self._parts(unit) if self._counts(p, micro_batch)]
+        for part in parts:
+            self.worker.sums.setdefault(part, []).append(micro_batch)
+        self.worker.ledger.added(unit, micro_batch, parts)
+        if not passage.units:
+            self.world.board.passed(self, micro_batch, passage.place)
+        for slot in self.slots:
+            if unit in self.base.adders[slot]:
+                self._open[slot] -= 1
+                if not self._open[slot]:
+                    self._reduce(slot)
+        self._agree_if_ready()
+
+    def _parts(self, unit: int) -> tuple[tuple[int, int, int], ...]:
+        return self.base.parts(self.worker.name, unit)
+
+    def _counts(self, part: tuple[int, int, int], micro_batch: int) -> bool:
+        return self.share is None or micro_batch in self.share.recompute.get(part, ())
+
+    # Reduce
+
+    def _reduce(self, slot: Slot) -> None:
+        if self.share is not None and slot in self.share.done:
+            return
+        self._entered[slot] = None
+        members = tuple(w for w in self.base.members[slot] if w in self.layout.plan.seats)
+        operation = self.world.collective((self.epoch, self.number, slot), members)
+        operation.enter(self.worker, self._contribution(slot), self._combine, self._reduced(slot))
+        self.world.check_links(self.worker, operation, self.epoch)
+
+    def _contribution(self, slot: Slot) -> Any:
+        worker = self.worker
+        if self.share is not None and slot in self.share.give:
+            return worker.results[slot]
+        return [
+            (worker.name, part[2], micro_batch)
+            for part, numbers in worker.sums.items()
+            if part[:2] == slot
+            for micro_batch in numbers
+        ]
+
+    def _combine(self, entered: dict[str, Any]) -> int:
+        given = [value for value in entered.values() if isinstance(value, int)]
+        if given:
+            return int(given[0])
+        return self.world.values.summed([c for value in entered.values() for c in value])
+
+    def _reduced(self, slot: Slot) -> Any:
+        def ending(value: int) -> None:
+            if not self.is_on:
+                return
+            self.worker.results[slot] = value
+            for part in [p for p in self.worker.sums if p[:2] == slot]:
+                del self.worker.sums[part]
+            self.worker.ledger.reduced(slot)
+            self.world.happened("reduced", self.worker)
+            self._agree_if_ready()
+            self._apply_if_ready()
+
+        return ending
+
+    # Agree and apply
+
+    def _has_results(self) -> bool:
+        return all(slot in self.worker.results for slot in self.slots)
+
+    def _agree_if_ready(self) -> None:
+        if self._has_voted or any(passage.units for passage in self.passages):
+            return
+        is_ready = self._has_results()
+        if not self.world.rules.confirm:
+            done = self.share.done if self.share is not None else ()
+            is_ready = all(slot in self._entered or slot in done for slot in self.slots)
+        if not is_ready:
+            return
+        self._has_voted = True
+        worker = self.worker
+        worker.ledger.set_ready(worker.joining.is_ready(self.number))
+        vote = worker.ledger.vote()
+        finite = self.world.rng.random() > 0.02
+        contribution = (tuple(worker.losses), vote, finite, worker.stop_wanted)
+        operation = self.world.collective(
+            (self.epoch, self.number, "agree"), self.layout.plan.workers
+        )
+        operation.enter(worker, contribution, self._outcome_of, self._agreed)
+        self.world.check_links(worker, operation, self.epoch)
+
+    def _outcome_of(self, entered: dict[str, Any]) -> tuple[Outcome, int, bool]:
+        losses = tuple(sorted(number for value in entered.values() for number in value[0]))
+        outcome = Outcome(
+            step=self.number,
+            epoch=self.epoch,
+            loss=float(self.world.values.number(("losses", losses))),
+            num_tokens=len(losses),
+            norm=float(self.epoch),
+            clip_factor=1.0,
+            applied=all(value[2] for value in entered.values()),
+            rate_factor=self.share.rate_factor if self.share is not None else 1.0,
+        )
+        self.world.agreed(outcome, losses)
+        stops = any(value[3] for value in entered.values())
+        return outcome, min(value[1] for value in entered.values()), stops
+
+    def _agreed(self, value: tuple[Outcome, int, bool]) -> None:
+        if not self.is_on:
+            return
+        self.worker.ledger.agreed(value[1])
+        self.world.happened("agreed", self.worker)
+        self._outcome = value
+        self.worker.later(self.world.rng.randint(0, self.world.pace.apply_ms), self._apply_if_ready)
+
+    def _apply_if_ready(self) -> None:
+        if self._outcome is None or not self.is_on or not self._has_results():
+            return
+        outcome, number, stops = self._outcome
+        worker = self.worker
+        self.world.apply(worker, worker.ledger.base, outcome)
+        worker.ledger.applied(outcome)
+        worker.state_before = None
+        worker.note(f"applied {outcome.step} in {outcome.epoch}, {number}")
+        worker.step = None
+        self.world.save_snapshot(worker, outcome)
+        worker.joining.stepped(outcome, bool(number))
+        self.world.happened("applied", worker)
+        self._go_on(number, stops)
+
+    def _go_on(self, number: int, stops: bool) -> None:
+        worker = self.worker
+        if not worker.is_alive or worker.is_stopped:
+            return
+        if stops and not number:
+            worker.ledger.done()
+            worker.tell()
+        elif number:
+            worker.switch(number)
+        else:
+            worker.tell()
+            worker.begin()

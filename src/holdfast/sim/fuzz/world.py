@@ -1,0 +1,313 @@
+"""The world: time, chance, processes and the network between them, and everything that is true
+whoever knows it. The control plane inside it is the one that runs real jobs.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.effects import Message
+from holdfast.control.history import Entry, Ordered
+from holdfast.control.order import FullPlan, Order
+from holdfast.control.past import Past
+from holdfast.control.report import Member, Outcome
+from holdfast.control.rules import Rules
+from holdfast.control.settings import Settings
+from holdfast.control.state import Kept
+from holdfast.plan.survive import without_workers
+from holdfast.plan.text import parse_plan
+from holdfast.plan.workers import node_of
+from holdfast.sim.fuzz.agent import Agent
+from holdfast.sim.fuzz.board import Board
+from holdfast.sim.fuzz.clock import Clock
+from holdfast.sim.fuzz.collectives import Collective
+from holdfast.sim.fuzz.layout import Element, Layout, moves_between
+from holdfast.sim.fuzz.office import Office
+from holdfast.sim.fuzz.promises.promise import Checker, Violation
+from holdfast.sim.fuzz.shapes import Shape
+from holdfast.sim.fuzz.values import Values
+from holdfast.sim.fuzz.worker import Worker
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """The longest that things take, in milliseconds."""
+
+    compute_ms: int = 4
+    network_ms: int = 6
+    apply_ms: int = 6
+    feed_ms: int = 10
+    snapshot_every: int = 1
+    captures: bool = True
+    """A unit that is fed is copied first, so that it need not arrive within a step."""
+
+
+class World:
+    def __init__(
+        self,
+        rng: Random,
+        shape: Shape,
+        settings: Settings,
+        pace: Pace,
+        checkers: list[Checker],
+    ) -> None:
+        self.rng, self.shape, self.settings, self.pace = rng, shape, settings, pace
+        self.rules: Rules = settings.rules
+        self.clock = Clock()
+        self.values = Values()
+        self.board = Board()
+        self.coverage: Counter[str] = Counter()
+        self.workers: dict[Member, Worker] = {}
+        self.losses: dict[float, tuple[int, ...]] = {}
+        self.orders: dict[int, Order] = {}
+        self.cuts: dict[tuple[str, str], None] = {}
+        self.past = Past(settings.plan, settings.rules)
+        """What the journal says, kept by the world itself."""
+        self.listeners: list[Callable[[str, Worker], None]] = []
+        self.checkers = checkers
+        self._layouts: dict[int, Layout] = {}
+        self._collectives: dict[Any, Collective] = {}
+        self._staged: dict[tuple[int, str], tuple[Worker, dict[Element, int]]] = {}
+        self._moves: dict[tuple[int, int], dict[str, dict[str, list[Element]]]] = {}
+        self.office = Office(self, settings)
+        self.agents = {node: Agent(self, node, places) for node, places in shape.places.items()}
+        for checker in checkers:
+            checker.watch(self)
+
+    # Looking things up
+
+    def agent_of(self, name: str) -> Agent:
+        return self.agents[node_of(name)]
+
+    def layout(self, epoch: int) -> Layout:
+        return self._layouts[epoch]
+
+    def collective(self, key: Any, members: tuple[str, ...]) -> Collective:
+        if key not in self._collectives:
+            self._collectives[key] = Collective(self, members)
+        return self._collectives[key]
+
+    def seated(self, name: str, order: Order | None) -> Worker | None:
+        """The live process that an order means by a name."""
+        worker = self.agent_of(name).workers.get(name)
+        if worker is None or not worker.is_alive or order is None:
+            return None
+        return worker if worker.ledger.is_in(order) else None
+
+    def members_alive(self, order: Order) -> list[Worker]:
+        return [
+            worker
+            for member, worker in self.workers.items()
+            if worker.is_alive and order.incarnations.get(member.name) == member.incarnation
+        ]
+
+    def known_snapshots(self) -> list[Kept]:
+        """What the coordinator has been told of."""
+        assert self.office.coordinator is not None
+        return self.office.coordinator.snapshots()
+
+    def is_member(self, worker: Worker) -> bool:
+        """Of the last order, or already inside the outstanding one; and not fenced."""
+        change = self.past.outstanding
+        inside = change is not None and worker.ledger.epoch == change.number
+        order = change if inside else self.past.last
+        is_in = order is not None and worker.ledger.is_in(order)
+        return is_in and not self.is_fenced(worker)
+
+    def is_fenced(self, worker: Worker) -> bool:
+        return worker.member in self.past.fenced
+
+    def unfenced(self) -> list[Worker]:
+        return [w for w in self.workers.values() if w.is_alive and not self.is_fenced(w)]
+
+    # Telling
+
+    def count(self, what: str, times: int = 1) -> None:
+        self.coverage[what] += times
+
+    def happened(self, kind: str, worker: Worker) -> None:
+        for listener in self.listeners:
+            listener(kind, worker)
+
+    def require(self, promise: str, holds: bool, text: str) -> None:
+        if not holds:
+            raise Violation(promise, text)
+
+    # The coordinator
+
+    def recorded(self, entry: Entry) -> None:
+        if isinstance(entry, Ordered):
+            self._learn(entry.order)
+        for checker in self.checkers:
+            checker.recording(self, entry)
+        self.past.note(entry)
+        for checker in self.checkers:
+            checker.recorded(self, entry)
+
+    @property
+    def is_through(self) -> bool:
+        """Has everybody done the steps it had to do in peace?"""
+        return self.office.is_finished
+
+    def sent(self, message: Message) -> None:
+        for checker in self.checkers:
+            checker.sending(self, message)
+        if isinstance(message, Order):
+            self._learn(message)
+
+    def _learn(self, order: Order) -> None:
+        """Orders as workers will see them; with a rule off one number may mean two."""
+        known = self.orders.get(order.number)
+        if known is not None and known.plan == order.plan:
+            return
+        self.orders[order.number] = order
+        if isinstance(order.plan, FullPlan):
+            plan = parse_plan(order.plan.text)
+        else:
+            plan = self._layouts[order.plan.epoch].plan
+            gone = getattr(order.plan, "gone", ())
+            plan = without_workers(plan, gone)[0]
+        self._layouts[order.number] = Layout(plan)
+
+    def reopened(self, coordinator: Coordinator) -> None:
+        for checker in self.checkers:
+            checker.reopened(self, coordinator)
+
+    # Breaking
+
+    def kill(self, worker: Worker, how: str) -> None:
+        if not worker.is_alive:
+            return
+        worker.is_alive = False
+        self.clock.note(f"{worker} dies: {how}")
+        agent = self.agent_of(worker.name)
+        self.clock.after(self.rng.randint(1, 12), agent.saw_exit, worker, how)
+        epochs = {worker.ledger.epoch, worker.ledger.pending}
+        for other in list(self.workers.values()):
+            if other.is_alive and other.ledger.epoch in epochs and other.ledger.epoch:
+                self._loses(other, worker.name, "connection closed by")
+
+    def wake_others(self, worker: Worker, epoch: int) -> None:
+        """Whoever stops wakes all its groups."""
+        for other in list(self.workers.values()):
+            is_peer = other is not worker and other.is_alive and other.ledger.epoch == epoch
+            if is_peer and not self.is_cut(worker.name, other.name):
+                other.later(self.rng.randint(0, 15), other.lost, epoch, "", "woken")
+
+    def _loses(self, worker: Worker, name: str, why: str) -> None:
+        if not self.is_cut(worker.name, name):
+            epoch = worker.ledger.epoch
+            worker.later(self.rng.randint(1, 25), worker.lost, epoch, name, why)
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return (min(one, other), max(one, other)) in self.cuts
+
+    def cut(self, one: str, other: str) -> None:
+        self.cuts[min(one, other), max(one, other)] = None
+
+    def heal(self, one: str, other: str) -> None:
+        self.cuts.pop((min(one, other), max(one, other)), None)
+
+    def check_links(self, worker: Worker, operation: Collective, epoch: int) -> None:
+        """A group with a cut between two of its members breaks on those two; so does one with a
+        member that is dead.
+        """
+        for other in operation.members:
+            if self.is_cut(worker.name, other):
+                worker.later(self.rng.randint(1, 20), worker.lost, epoch, other, "no route to")
+            elif other not in operation.entered and self._is_missing(other, epoch):
+                worker.later(self.rng.randint(1, 20), worker.lost, epoch, other, "refused by")
+
+    def _is_missing(self, name: str, epoch: int) -> bool:
+        order = self.orders.get(epoch)
+        if order is None or name not in order.incarnations:
+            return True
+        worker = self.workers.get(Member(name, order.incarnations[name]))
+        if worker is None or not worker.is_alive:
+            return True
+        ledger = worker.ledger
+        has_left = ledger.epoch > epoch or (ledger.is_frozen and ledger.round > epoch)
+        return has_left or (ledger.epoch == epoch and worker.is_stopped)
+
+    # State
+
+    def entered(self, worker: Worker, order: Order) -> None:
+        self.happened("restored" if order.kind == "restore" else "entered", worker)
+        for checker in self.checkers:
+            checker.entered(self, worker, order)
+
+    def agreed(self, outcome: Outcome, losses: tuple[int, ...]) -> None:
+        self.losses[outcome.loss] = losses
+
+    def apply(self, worker: Worker, base: int, outcome: Outcome) -> None:
+        """The update of a step on all that a worker holds."""
+        layout = self.layout(base)
+        slots = layout.slots_of[worker.name]
+        for checker in self.checkers:
+            checker.applying(self, worker, layout, outcome)
+        if outcome.applied:
+            for slot in slots:
+                result = worker.results[slot]
+                for element in layout.elements[slot]:
+                    history = worker.state.get(element, -1)
+                    if history < 0:
+                        raise Violation("P2", f"{worker} updates {element} without having it")
+                    worker.state[element] = self.values.updated(history, result, outcome)
+        worker.last_results = {
+            element: worker.results[slot] for slot in slots for element in layout.elements[slot]
+        }
+        for checker in self.checkers:
+            checker.applied(self, worker, outcome)
+
+    def result_for(self, worker: Worker, element: Element) -> int:
+        return worker.last_results[element]
+
+    def stage(self, worker: Worker, number: int) -> None:
+        """What others fetch from it at a switch."""
+        self._staged[number, worker.name] = (worker, dict(worker.state))
+
+    def moved_state(self, worker: Worker, number: int) -> dict[Element, int] | None:
+        """Its state under the next plan; None: something has not arrived yet."""
+        old, new = self.layout(worker.ledger.epoch), self.layout(number)
+        key = (worker.ledger.epoch, number)
+        if key not in self._moves:
+            self._moves[key] = moves_between(old, new)
+        state = dict(worker.state)
+        for source, elements in self._moves[key].get(worker.name, {}).items():
+            staged = self._staged.get((number, source))
+            if staged is None or not staged[0].is_alive:
+                return None
+            state.update((element, staged[1][element]) for element in elements)
+            self.count("moves")
+        return {element: state[element] for element in new.held.get(worker.name, ())}
+
+    def save_snapshot(self, worker: Worker, outcome: Outcome) -> None:
+        """The worker's part of the snapshot, some time later in its agent's memory."""
+        version = outcome.step + 1
+        if version % self.pace.snapshot_every:
+            return
+        layout = self.layout(outcome.epoch)
+        slots = layout.saved_by[worker.name]
+        kept = Kept(worker=worker.name, version=version, epoch=outcome.epoch, slots=slots)
+        content = {e: worker.state[e] for slot in slots for e in layout.elements[slot]}
+        agent = self.agent_of(worker.name)
+        worker.later(self.rng.randint(1, 60), agent.keep, kept, content, agent.life)
+
+    def load(self, worker: Worker, order: Order) -> dict[Element, int] | None:
+        """What a worker holds under an order, from snapshots in live memory."""
+        found: dict[Element, int] = {}
+        for agent in self.agents.values():
+            for kept, content in agent.kept if agent.is_alive else ():
+                fits = kept.epoch == order.agreed_in or not self.rules.lineage
+                if kept.version == order.version and fits:
+                    found.update(content)
+        needed = self.layout(order.number).held[worker.name]
+        if any(element not in found for element in needed):
+            return None
+        loaded = {element: found[element] for element in needed}
+        for checker in self.checkers:
+            checker.loaded(self, worker, order, loaded)
+        return loaded
