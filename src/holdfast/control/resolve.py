@@ -23,6 +23,7 @@ A slot that no survivor with a role holds is lost: its state has to come from a 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import sqrt
 from typing import Literal
 
@@ -38,7 +39,7 @@ from holdfast.plan.reduce import plan_exchanges
 Mode = Literal["exact", "fast"]
 
 
-class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     version: int
     """Where everybody is once those behind have followed; the number of the step to complete."""
     base: int
@@ -55,30 +56,56 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     rate_factor: float
     reason: str
 
-    @property
+    @cached_property
     def micro_batches(self) -> tuple[int, ...]:
         """All that have to run again for some part."""
         return tuple(sorted({number for missing in self.recompute.values() for number in missing}))
 
     def share(self, worker: str, *, revert: bool = False) -> Share:
-        held = [slot for slot, holders in self.holders.items() if worker in holders]
+        held = self._held.get(worker, ())
         return Share(
             step=self.version,
             base=self.base,
             outcome=self.outcome if worker in self.behind else None,
             revert=revert,
-            keep=tuple(slot for slot in held if worker in self.keep.get(slot, ())),
+            keep=self._kept.get(worker, ()),
             give=tuple(slot for slot in held if self.give.get(slot) == worker),
             done=tuple(slot for slot in held if slot in self.done),
             speak=self.speak.get(worker, ()),
             micro_batches=self.micro_batches,
             recompute={
                 part: numbers
-                for part, numbers in self.recompute.items()
-                if numbers and (part[:2] == LOSS or worker in self.holders[part[:2]])
+                for slot in (*held, LOSS)
+                for part, numbers in self._missing.get(slot, ())
             },
             rate_factor=self.rate_factor,
         )
+
+    @cached_property
+    def _held(self) -> dict[str, tuple[Slot, ...]]:
+        return _turned(self.holders)
+
+    @cached_property
+    def _kept(self) -> dict[str, tuple[Slot, ...]]:
+        return _turned(self.keep)
+
+    @cached_property
+    def _missing(self) -> dict[Slot, list[tuple[Part, tuple[int, ...]]]]:
+        """Per slot, its parts that miss something."""
+        found: dict[Slot, list[tuple[Part, tuple[int, ...]]]] = {}
+        for part, numbers in self.recompute.items():
+            if numbers:
+                found.setdefault(part[:2], []).append((part, numbers))
+        return found
+
+
+def _turned(workers: dict[Slot, tuple[str, ...]]) -> dict[str, tuple[Slot, ...]]:
+    """From slot -> workers to worker -> slots."""
+    found: dict[str, list[Slot]] = {}
+    for slot, names in workers.items():
+        for name in names:
+            found.setdefault(name, []).append(slot)
+    return {name: tuple(slots) for name, slots in found.items()}
 
 
 class StateLost(msgspec.Struct, frozen=True):
@@ -214,14 +241,22 @@ class _Step:
     ) -> tuple[str, ...]:
         """Workers whose sums count: of a stage all that hold the slot, or none."""
         torn = set(void)
-        inside = [[w for w in holders if w in stage.workers] for stage in self._base.stages]
-        for stage, workers in zip(self._base.stages, inside, strict=True):
+        inside: dict[str, list[str]] = {}
+        for worker in holders:
+            for stage, _ in self._base.seats[worker]:
+                inside.setdefault(stage.name, []).append(worker)
+        for name, workers in inside.items():
+            stage = self._base.stage_by_name[name]
             adders = [a for a in self._adders[slot] if stage.first <= a < stage.stop]
             sets = {tuple(self._sum(worker, (*slot, a)) for a in adders) for worker in workers}
             if len(sets) > 1:
                 torn.update(workers)
         # A worker of two stages has one sum for both: what is torn in one is lost to the other.
-        while spread := [w for ws in inside if torn.intersection(ws) for w in ws if w not in torn]:
+        while torn and (
+            spread := [
+                w for ws in inside.values() if torn.intersection(ws) for w in ws if w not in torn
+            ]
+        ):
             torn.update(spread)
         return tuple(w for w in holders if w not in torn and self._has_sum(w, slot))
 
@@ -246,8 +281,8 @@ class _Step:
 
     def _same_stage(self, one: str, other: str, adder: int) -> bool:
         return any(
-            one in stage.workers and other in stage.workers and stage.first <= adder < stage.stop
-            for stage in self._base.stages
+            other in stage.workers and stage.first <= adder < stage.stop
+            for stage, _ in self._base.seats[one]
         )
 
     def _void(self, slot: Slot, workers: tuple[str, ...]) -> tuple[str, ...]:
@@ -255,7 +290,7 @@ class _Step:
         again by somebody who did.
         """
         newest = max((self._seated[worker].epoch for worker in workers), default=0)
-        late = [worker for worker in workers if self._seated[worker].epoch == newest]
+        late = dict.fromkeys(w for w in workers if self._seated[w].epoch == newest)
         parts = [(*slot, adder) for adder in self._adders[slot]] if slot != LOSS else [LOSS_PART]
         again = {(part, n) for worker in late for part in parts for n in self._sum(worker, part)}
         return tuple(

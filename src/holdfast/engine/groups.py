@@ -37,14 +37,24 @@ _WAKE_TAG = 2**30
 class GroupBroken(Exception):
     """An operation could not be finished: a peer is gone, time ran out, or the worker was woken."""
 
+    def __init__(self, message: str, blamed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.blamed = blamed
+        """The peer, where there was only one."""
+
 
 class Pending:
     """An operation under way. `wait` must be called once; the tensor must live until then."""
 
     def __init__(
-        self, group: "LiveGroup", work: Any, what: str, landing: Tensor | None = None
+        self,
+        group: "LiveGroup",
+        work: Any,
+        what: str,
+        landing: Tensor | None = None,
+        peer: str = "",
     ) -> None:
-        self._group, self._work, self._what = group, work, what
+        self._group, self._work, self._what, self._peer = group, work, what, peer
         self._landing = landing  # (gloo, CUDA) the host copy that is on its way
         self.target: Tensor | None = None
 
@@ -53,7 +63,7 @@ class Pending:
         return bool(self._work.is_completed())
 
     def wait(self) -> None:
-        self._group.wait(self._work, self._what)
+        self._group.wait(self._work, self._what, self._peer)
         if self._landing is not None and self.target is not None:
             self.target.copy_(self._landing)
         self._landing = None
@@ -88,7 +98,7 @@ class LiveGroup:
         landing = self._host_copy(tensor)
         payload = tensor if landing is None else landing
         what = f"send to {to}"
-        return self._start(what, lambda pg: pg.send([payload], peer, tag), landing)
+        return self._start(what, lambda pg: pg.send([payload], peer, tag), landing, to)
 
     def receive(self, tensor: Tensor, source: str) -> Pending:
         peer = self.members.index(source)
@@ -97,7 +107,7 @@ class LiveGroup:
         landing = torch.empty(tensor.shape, dtype=tensor.dtype) if staged else None
         payload = tensor if landing is None else landing
         pending = self._start(
-            f"receive from {source}", lambda pg: pg.recv([payload], peer, tag), landing
+            f"receive from {source}", lambda pg: pg.recv([payload], peer, tag), landing, source
         )
         pending.target = tensor
         return pending
@@ -111,21 +121,24 @@ class LiveGroup:
         self._numbers[peer, sending] = number + 1
         return number % 2**20
 
-    def _start(self, what: str, operation: Any, landing: Tensor | None = None) -> Pending:
+    def _start(
+        self, what: str, operation: Any, landing: Tensor | None = None, peer: str = ""
+    ) -> Pending:
         if self._broken or self._process_group is None:
             raise GroupBroken(f"{self}: {what}: {self._broken or 'the group is closed'}")
         try:
             work = operation(self._process_group)
         except RuntimeError as error:
-            raise GroupBroken(f"{self}: {what}: {first_line(error)}") from None
-        return Pending(self, work, what, landing)
+            raise GroupBroken(f"{self}: {what}: {first_line(error)}", _blame(peer)) from None
+        return Pending(self, work, what, landing, peer)
 
-    def wait(self, work: Any, what: str) -> None:
+    def wait(self, work: Any, what: str, peer: str = "") -> None:
         try:
             work.wait()
         except RuntimeError as error:
             reason = self._broken or first_line(error)
-            raise GroupBroken(f"{self}: {what}: {reason}") from None
+            blamed = () if self._broken else _blame(peer)
+            raise GroupBroken(f"{self}: {what}: {reason}", blamed) from None
         if self._broken:
             # "Finished" means: seen, and the group was not given up since.
             raise GroupBroken(f"{self}: {what}: {self._broken}")
@@ -270,6 +283,10 @@ class Communicator:
     @property
     def num_live(self) -> int:
         return len(self._live)
+
+
+def _blame(peer: str) -> tuple[str, ...]:
+    return (peer,) if peer else ()
 
 
 def first_line(error: BaseException) -> str:

@@ -151,7 +151,7 @@ class Trainer(TrainerCore):
                 torch.cuda.synchronize(self._workshop.device)
         if not self._is_interrupted and not self.ledger.is_frozen:
             print(f"broken in step {self.ledger.version}: {error}", flush=True)
-            self.ledger.on_broken(str(error))
+            self.ledger.on_broken(str(error), error.blamed)
             self._tell()
 
     def _await_order(self) -> None:
