@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from _common import Goal, finish, parse_args, print_table
-from holdfast.engine.trainer import Planned
+from holdfast.engine.reports import Planned
 from holdfast.job.config import DataSection, JobConfig, JobSection, ModelSection
 from holdfast.job.launcher import run_job
 from holdfast.job.prepare import make_job, model_units

@@ -1,0 +1,282 @@
+"""Whether the control plane scales: a real coordinator and thousands of agents on real sockets.
+
+The coordinator is the process that every job has, with its journal on disk. The agents are light:
+one process holds all their connections, each with one worker that obeys orders and does nothing
+else. They connect, prove the secret, start their worker and enter the first order; then one worker
+dies. What is measured is the change of epoch that follows:
+
+    freeze   from the word of the death to the freeze at the last agent
+    decide   from the last report sent to the new order at the last agent: reports read, the step
+             resolved, the order on disk, packed and sent
+    reach    from the first agent that has the new order to the last
+
+and the bytes that an agent receives for it. Plans travel as differences, and so do the names of
+those who take part.
+
+Goals (2,000 agents; 200 with --quick):
+    an epoch change reaches all agents        reach below 1 s
+    bytes per agent for a change of epoch     below 1,000
+
+Both processes share this machine, and so does the coordinator's time with that of all agents: on
+machines of their own the agents' part of it falls away.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+import psutil  # type: ignore[import-untyped]
+
+from _common import Goal, finish, parse_args, print_table
+from holdfast.control.member import MemberLedger
+from holdfast.control.order import Order
+from holdfast.control.report import Member
+from holdfast.engine.reports import Planned
+from holdfast.job.config import JobConfig, JobSection, RecoverySection
+from holdfast.job.connection import ClientConnection, open_connection
+from holdfast.job.deltas import OrderUnpacker
+from holdfast.job.messages import (
+    Beat,
+    FreezeMessage,
+    FromWorker,
+    Hello,
+    NodeState,
+    OrderForNode,
+    Relayed,
+    StartWorker,
+    StateMessage,
+    ToAgent,
+    ToMember,
+    WorkerExited,
+    WorkerStarted,
+)
+from holdfast.job.nursery import Nursery
+from holdfast.job.page import now_ms
+from holdfast.job.secret import ClientProof
+from holdfast.job.store import bind
+from holdfast.job.supervision import CoordinatorSpec, StartOf
+from holdfast.job.wire import BY_AGENT, pack
+from holdfast.plan.build import regular_plan
+from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.plan import Plan
+
+SECRET = "a secret for a benchmark"
+STAGES = 8
+BEAT_S = 1.0
+DEADLINE_S = 300.0
+
+
+class Clock:
+    """When the first and the last agent got something."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected, self.seen = expected, 0
+        self.first = self.last = 0.0
+        self.all_seen = asyncio.Event()
+
+    def tick(self) -> None:
+        self.last = perf_counter()
+        self.first = self.first or self.last
+        self.seen += 1
+        if self.seen == self.expected:
+            self.all_seen.set()
+
+
+class LightAgent:
+    """One node with one worker that obeys and does nothing else."""
+
+    def __init__(self, node: str, bench: "Bench") -> None:
+        self.node, self._bench = node, bench
+        self.member = Member(f"{node}.g0", 1)
+        self._ledger = MemberLedger(self.member)
+        self._orders = OrderUnpacker()
+        self.connection: ClientConnection | None = None
+        self.num_bytes = 0
+
+    async def connect(self, port: int) -> None:
+        self.connection, _ = await open_connection(
+            "127.0.0.1",
+            port,
+            ClientProof(SECRET, "agent", self.node),
+            BY_AGENT,
+            on_message=self._hear,
+            on_lost=lambda why: None,
+        )
+        received = self.connection.data_received
+
+        def count(data: bytes) -> None:
+            self.num_bytes += len(data)
+            received(data)
+
+        self.connection.data_received = count  # type: ignore[method-assign]
+        self.send(NodeState(node=self.node, agent=self.node, places=(self.member.name,)))
+
+    def send(self, message: NodeState | WorkerStarted | WorkerExited | Relayed | Beat) -> None:
+        assert self.connection is not None
+        self.connection.send(message)
+
+    def _say(self, message: FromWorker) -> None:
+        self.send(Relayed(member=self.member, message=message))
+
+    def _tell(self) -> None:
+        self._say(StateMessage(state=self._ledger.state()))
+
+    def _hear(self, message: ToAgent) -> None:
+        match message:
+            case StartWorker(member=member) if member == self.member:
+                self.send(WorkerStarted(member=member, pid=1))
+                self._say(Hello(pid=1))
+                self._tell()
+            case ToMember(message=FreezeMessage(freeze=freeze)):
+                self._bench.frozen.tick()
+                if self._ledger.on_freeze(freeze) is not None:
+                    self._tell()
+                    self._bench.last_report = perf_counter()
+            case OrderForNode():
+                for order in self._orders.unpack(message).values():
+                    self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        (self._bench.ordered if order.kind == "recover" else self._bench.started).tick()
+        if self._ledger.accepts(order)[0]:
+            self._ledger.enter(order)
+            # On a machine of its own an agent's answer would keep no other from reading.
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def die(self) -> None:
+        self.send(WorkerExited(member=self.member, status=-9))
+
+
+class Bench:
+    def __init__(self, plan: Plan, port: int) -> None:
+        self._port = port
+        nodes = [worker.partition(".")[0] for worker in plan.workers]
+        self.agents = [LightAgent(node, self) for node in nodes]
+        self.started = Clock(len(nodes))
+        self.frozen, self.ordered = Clock(len(nodes) - 1), Clock(len(nodes) - 1)
+        self.last_report = 0.0
+
+    async def run(self, coordinator: psutil.Process) -> dict[str, float]:
+        begin = perf_counter()
+        for first in range(0, len(self.agents), 100):
+            await asyncio.gather(*(a.connect(self._port) for a in self.agents[first : first + 100]))
+        connected = perf_counter()
+        await asyncio.wait_for(self.started.all_seen.wait(), DEADLINE_S)
+        beating = asyncio.create_task(self._beat())
+        await asyncio.sleep(2 * BEAT_S)
+        cpu, before = cpu_seconds(coordinator), perf_counter()
+        await asyncio.sleep(3 * BEAT_S)
+        share = (cpu_seconds(coordinator) - cpu) / (perf_counter() - before)
+        bytes_before = [agent.num_bytes for agent in self.agents[1:]]
+        cpu, death = cpu_seconds(coordinator), perf_counter()
+        self.agents[0].die()
+        await asyncio.wait_for(self.ordered.all_seen.wait(), DEADLINE_S)
+        cpu = cpu_seconds(coordinator) - cpu
+        beating.cancel()
+        gained = [a.num_bytes - b for a, b in zip(self.agents[1:], bytes_before, strict=True)]
+        return {
+            "connect": connected - begin,
+            "start": self.started.last - connected,
+            "idle share": share,
+            "freeze": self.frozen.last - death,
+            "decide": self.ordered.last - self.last_report,
+            "reach": self.ordered.last - self.ordered.first,
+            "whole": self.ordered.last - death,
+            "cpu": cpu,
+            "bytes": sum(gained) / len(gained),
+            "start bytes": sum(bytes_before) / len(bytes_before),
+        }
+
+    async def _beat(self) -> None:
+        while True:
+            for agent in self.agents:
+                agent.send(Beat(sent_ms=now_ms()))
+            await asyncio.sleep(BEAT_S)
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def make_plan(num_agents: int) -> Plan:
+    """One worker on every node."""
+    replicas = num_agents // STAGES
+    return regular_plan(
+        llama_units(msgspec.structs.replace(llama_shape("llama-tiny"), num_layers=STAGES)),
+        replicas=replicas,
+        stages=STAGES,
+        micro_batches=2 * replicas,
+        devices_per_node=1,
+    )
+
+
+def measure(num_agents: int) -> dict[str, float]:
+    run_dir = Path(tempfile.mkdtemp(prefix="holdfast-control-"))
+    (run_dir / "plans").mkdir()
+    plan = make_plan(num_agents)
+    spec = CoordinatorSpec(
+        run_dir=os.fspath(run_dir),
+        secret=SECRET,
+        config=JobConfig(
+            job=JobSection(steps=10**6, timeout_s=DEADLINE_S),
+            recovery=RecoverySection(max_restarts=0, answer_ms=100_000),
+        ),
+        plans=(Planned(0, plan),),
+        backend="gloo",
+        began_ms=now_ms(),
+    )
+    try:
+        with Nursery() as nursery, bind("127.0.0.1", 0) as listener:
+            nursery.wait_until_warm()
+            ours, theirs = socket.socketpair()
+            with ours, theirs, (run_dir / "log").open("wb") as log:
+                nursery.fork(theirs, log.fileno(), listener.fileno())
+                ours.sendall(pack(StartOf(spec=spec)))
+                (coordinator,) = psutil.Process(nursery.pid).children()
+                bench = Bench(plan, listener.getsockname()[1])
+                return asyncio.run(bench.run(coordinator))
+    finally:
+        print((run_dir / "log").read_text(), end="")
+        shutil.rmtree(run_dir)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agents", type=int, default=0, help="how many; a multiple of 8")
+
+
+def main() -> None:
+    args = parse_args(__doc__, extend=add_options)
+    num_agents = args.agents or (200 if args.quick else 2000)
+    found = measure(num_agents)
+    rows = [
+        {"what": "all agents connected and proved (s)", "value": found["connect"]},
+        {"what": "first order at the last agent (s)", "value": found["start"]},
+        {"what": "bytes per agent until then", "value": found["start bytes"]},
+        {
+            "what": "share of a core, idle job, a beat a second",
+            "value": found["idle share"],
+        },
+        {"what": "death to freeze at the last agent (s)", "value": found["freeze"]},
+        {"what": "last report to new order at the last agent (s)", "value": found["decide"]},
+        {"what": "new order, first to last agent (s)", "value": found["reach"]},
+        {"what": "death to new order at the last agent (s)", "value": found["whole"]},
+        {"what": "coordinator's processor time for all of it (s)", "value": found["cpu"]},
+        {"what": "bytes per agent for the change of epoch", "value": found["bytes"]},
+    ]
+    print_table(f"{num_agents} agents, one coordinator", rows)
+    goals = [
+        Goal("an epoch change reaches all agents", found["reach"], 1.0, "s"),
+        Goal("bytes per agent for a change of epoch", found["bytes"], 1000, "bytes"),
+    ]
+    finish(goals, args.json, found)
+
+
+if __name__ == "__main__":
+    main()

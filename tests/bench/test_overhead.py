@@ -1,0 +1,50 @@
+"""What bench/overhead.py makes of what it measures."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def overhead():
+    sys.path.insert(0, str(BENCH))
+    try:
+        yield importlib.import_module("overhead")
+    finally:
+        sys.path.remove(str(BENCH))
+
+
+def test_costs_are_per_step(overhead):
+    first, last = overhead.Moment(1.0, 10.0, 1000), overhead.Moment(3.0, 14.0, 5000)
+    cost = last.since(first, 4, disk_bytes=7.0)
+    assert cost == overhead.Cost(0.5, 1.0, 1000.0, 7.0)
+
+
+def test_ratios_are_those_of_rounds(overhead):
+    def costs(*seconds):
+        return [overhead.Cost(s, 2 * s, 0.0) for s in seconds]
+
+    base = costs(*range(1, 8))
+    shown, ratio, band = overhead.row(
+        "x", costs(*(1.02 * n for n in range(1, 8))), base, costs(*(0.97 * n for n in range(1, 8)))
+    )
+    assert (ratio.median, ratio.high) == (pytest.approx(1.02), pytest.approx(1.02))
+    assert band == pytest.approx(0.03)
+    assert shown["CPU ratio"] == pytest.approx(1.02)
+
+
+def test_the_loopback_interface_counts(overhead):
+    assert overhead.loopback_bytes() >= 0
+
+
+def test_without_torchft_ours_is_measured_alone(overhead, monkeypatch, capsys):
+    def fail(*args):
+        raise overhead._torchft.NoPeer("it cannot be installed")
+
+    monkeypatch.setattr(overhead._torchft, "steady", fail)
+    assert overhead.measure_theirs("1M", None, 1) == {}
+    assert "ours alone: it cannot be installed" in capsys.readouterr().out
