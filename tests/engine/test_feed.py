@@ -1,5 +1,7 @@
 """What travels between a source and a joiner, without the rest."""
 
+import threading
+
 import torch
 
 from holdfast.control.report import Outcome
@@ -64,17 +66,29 @@ def set_gradients(state, step):
 class Source:
     """A worker that trains alone, with gradients out of thin air."""
 
-    def __init__(self, num_updates=0):
+    def __init__(self):
         self.state = make_state(PAIR, "n0.g0")
-        self.optimizer = SliceOptimizer(Task().optimizer, self.state, num_updates)
+        self.optimizer = SliceOptimizer(Task().optimizer, self.state, 0)
+        self.lock = threading.Lock()
+        self.version = self.num_updates = 0
+
+    def feeder(self, group, pieces, lineage=0):
+        def where():
+            return self.version, self.num_updates
+
+        return Feeder(
+            group, "n0.g1", pieces, self.state, lock=self.lock, where=where, lineage=lineage
+        )
 
     def step(self, number, feeder=None, applied=True):
-        set_gradients(self.state, number)
-        told = outcome(number, applied)
-        if feeder is not None:
-            feeder.give_result(told)
-        if applied:
-            self.optimizer.apply(number, told)
+        with self.lock:
+            set_gradients(self.state, number)
+            told = outcome(number, applied)
+            if feeder is not None:
+                feeder.give_result(told)
+            if applied:
+                self.optimizer.apply(number, told)
+            self.version, self.num_updates = number + 1, self.num_updates + applied
 
 
 def feed_while_training(num_steps, skipped=()):
@@ -84,9 +98,7 @@ def feed_while_training(num_steps, skipped=()):
         groups = members.make("feed", ("n0.g0", "n0.g1"))
         pieces = fed_pieces(PAIR, "n0.g1")
         catch_up = CatchUp(joiner, {"n0.g0": groups["n0.g1"]}, Task().optimizer, 3)
-        feeder = Feeder(
-            groups["n0.g0"], "n0.g1", pieces, source.state, version=0, num_updates=0, lineage=3
-        )
+        feeder = source.feeder(groups["n0.g0"], pieces, lineage=3)
         for step in range(num_steps):
             source.step(step, feeder, applied=step not in skipped)
         while not feeder.is_current(num_steps):
@@ -121,9 +133,7 @@ def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
     with crew("n0.g0", "n0.g1") as members:
         groups = members.make("feed", ("n0.g0", "n0.g1"))
         pieces = fed_pieces(PAIR, "n0.g1")
-        feeder = Feeder(
-            groups["n0.g0"], "n0.g1", pieces, source.state, version=0, num_updates=0, lineage=0
-        )
+        feeder = source.feeder(groups["n0.g0"], pieces)
         groups["n0.g1"].wake("dead")
         feeder.join(10)
         assert feeder.why_closed

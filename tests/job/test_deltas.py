@@ -3,7 +3,15 @@ import pytest
 
 from holdfast.control.order import Order, PlanWithout, SamePlan, Share
 from holdfast.errors import InternalError
-from holdfast.job.deltas import KEPT_ORDERS, OrderPacker, OrderUnpacker
+from holdfast.job.deltas import (
+    KEPT_ORDERS,
+    OrderPacker,
+    OrderUnpacker,
+    from_runs,
+    pack_share,
+    to_runs,
+    unpack_share,
+)
 from holdfast.job.wire import pack
 
 NAMES = [f"n{i}.g0" for i in range(1000)]
@@ -60,3 +68,22 @@ def test_a_difference_to_something_unknown_is_a_bug():
     packer.pack(order(1), {}, 0)
     with pytest.raises(InternalError, match="completes order 1, the last one here is 0"):
         OrderUnpacker().unpack(packer.pack(order(2), {"n0.g0": None}, 1))
+
+
+@pytest.mark.parametrize("numbers", [(), (3,), (0, 1, 2, 5, 6), (2, 1, 0), (7, 7)])
+def test_runs_keep_order_and_repetition(numbers):
+    assert from_runs(to_runs(numbers)) == numbers
+
+
+def test_a_share_comes_back_the_same_and_is_small():
+    share = Share(
+        step=4,
+        base=1,
+        keep=((0, 0),),
+        speak=(3, 4, 5),
+        micro_batches=tuple(range(500)),
+        recompute={(0, 0, 0): tuple(range(500)), (1, 0, 1): (3, 9)},
+    )
+    assert unpack_share(pack_share(share)) == share
+    assert len(pack_share(share)) < 200
+    assert unpack_share(pack_share(None)) is None

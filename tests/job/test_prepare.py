@@ -244,3 +244,10 @@ def test_plans_made_otherwise_train_the_same_batch():
     plans = [Planned(n, regular_plan(units, micro_batches=4 + n)) for n in (0, 2)]
     with pytest.raises(HoldfastError, match="from step 2 on has 6 micro-batches, the first 4"):
         make_job(config(), plans)
+
+
+def test_tls_needs_a_certificate_and_its_key(tiny_job, tmp_path):
+    with pytest.raises(HoldfastError, match=r"job\.tls_key = '': TLS needs both, or neither"):
+        tiny_job(tls_cert="cert.pem")
+    with pytest.raises(HoldfastError, match=r"job\.tls_cert = 'cert\.pem': there is no such file"):
+        tiny_job(tls_cert="cert.pem", tls_key="key.pem")

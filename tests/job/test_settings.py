@@ -151,8 +151,12 @@ def test_what_is_written_reads_back_the_same(read):
     config = read(
         MINIMAL
         + "[parallel]\nreplicas = 2\nsplit = [3, 3]\nstages = 2\n[data]\nseed = 3\n[[change]]\n"
-        + "at_step = 2\nreplicas = 1\n"
+        + "at_step = 2\nreplicas = 1\n[recovery]\nmode = 'fast'\nheartbeat_ms = 50\n"
+        + "[[faults]]\nkind = 'SIGKILL'\nat_step = 3\nphase = 'agree'\n"
+        + "[[faults]]\nkind = 'SLOW'\ntarget = 'n0.g1'\nmean_time_s = 2.5\nfactor = 3.0\n"
     )
+    assert config.recovery.mode == "fast"
+    assert [fault.kind for fault in config.faults] == ["SIGKILL", "SLOW"]
     assert read(format_job(config)) == config
 
 
@@ -177,6 +181,17 @@ def test_what_is_written_reads_back_the_same(read):
         (MINIMAL + "[[change]]\nat_step = 0\ntp = 2", ["at_step = 0", ">= 1"]),
         (MINIMAL + "[[change]]\nat_step = 2\nseed = 2", ["[[change]] has no key 'seed'"]),
         (MINIMAL + "[change]\nat_step = 2", ["[[change]]"]),
+        (MINIMAL + "[faults]\nkind = 'SIGKILL'", ["sections [[faults]] are needed"]),
+        (
+            MINIMAL + "[[faults]]\nkind = 'SIGKIL'",
+            ["[[faults]] number 1", "kind = 'SIGKIL': did you mean 'SIGKILL'?"],
+        ),
+        (MINIMAL + "[[faults]]\nat_step = 3", ["missing required field kind"]),
+        (
+            MINIMAL + "[[faults]]\nkind = 'SIGKILL'\nat_step = 3\nmean_time_s = 1.0",
+            ["a fault comes at a step or at random times"],
+        ),
+        (MINIMAL + "[recovery]\nmode = 'slow'", ["recovery.mode = 'slow'", "'exact', 'fast'"]),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_it(text, words, refusal, tmp_path):

@@ -8,7 +8,7 @@ from holdfast.observe.events import (
     event_name,
     parse_event,
 )
-from support.job_events import CHANGED
+from support.job_events import CHANGED, RECOVERED
 
 
 @pytest.mark.parametrize(("name", "tag"), [("JobEnded", "job_ended"), ("PlanX", "plan_x")])
@@ -20,6 +20,7 @@ def test_names(name, tag):
     "event",
     [
         CHANGED,
+        RECOVERED,
         StepSkipped(step=3, reason="not finite"),
         JobEnded(outcome="stopped", next_step=4, loss=None, seconds=1.5),
     ],

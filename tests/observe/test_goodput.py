@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.errors import HoldfastError, InternalError
-from holdfast.observe.goodput import BUCKET_OF, BUCKETS, Ledger, merge_budgets
+from holdfast.errors import InternalError
+from holdfast.observe.goodput import BUCKET_OF, BUCKETS, Ledger
 
 
 def test_every_cause_has_its_bucket():
@@ -48,13 +48,3 @@ def test_time_that_does_not_add_up_is_noticed():
     ledger.train(1_000, {"saving": 0.7, "redundancy": 0.7})
     with pytest.raises(InternalError, match="1000 ms went by"):
         ledger.budget()
-
-
-def test_budgets_add_up():
-    one, two = Ledger(), Ledger()
-    one.train(100, {})
-    two.lose("loading", 300)
-    both = merge_budgets([one.budget(), two.budget()])
-    assert (both.total_ms, both.goodput, both.lost_ms) == (400, 0.25, {"loading": 300.0})
-    with pytest.raises(HoldfastError, match="0 given"):
-        merge_budgets([])

@@ -5,6 +5,9 @@ import pytest
 from rich.console import Console
 
 from holdfast.observe.events import (
+    CoordinatorStarted,
+    Decided,
+    FaultInjected,
     JobEnded,
     PlanStarted,
     StepSkipped,
@@ -20,7 +23,7 @@ from holdfast.observe.progress import (
     describe_step,
 )
 from holdfast.observe.report import make_report
-from support.job_events import CHANGED, ENDED, STARTED, step
+from support.job_events import CHANGED, ENDED, RECOVERED, STARTED, step
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,17 @@ from support.job_events import CHANGED, ENDED, STARTED, step
             CHANGED,
             "after 6 steps: changed to 1 replica x 1 stage (stall 250 ms, 1.0 KiB moved, "
             "1 worker left, 2 of 3 groups kept)",
+        ),
+        (
+            RECOVERED,
+            "after 6 steps: recovered with 1 replica x 1 stage (stall 250 ms, 2 micro-batches "
+            "again, n0.g1 lost)",
+        ),
+        (Decided(reason="n0.g1#1 is out"), "n0.g1#1 is out"),
+        (CoordinatorStarted(term=2, reason="lost"), "coordinator number 2: lost"),
+        (
+            FaultInjected(fault="SIGKILL", target="n0.g1", step=3),
+            "fault on purpose: SIGKILL for n0.g1",
         ),
         (StopRequested(signal="SIGTERM", reason="stopping"), "SIGTERM: stopping"),
         (

@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.build import minimax_split
-from holdfast.plan.sharing import share_micro_batches, split_units, stage_loads
+from holdfast.plan.sharing import (
+    align_units,
+    share_micro_batches,
+    split_units,
+    stage_loads,
+)
 
 values = st.sampled_from([0.0, 0.5, 1.0, 2.5, 7.0])
 slopes = st.sampled_from([0.5, 1.0, 1.3, 3.0])
@@ -66,6 +71,33 @@ def test_room_is_respected(units, depth, room):
         best = min(max(stage_loads(prefix, paces, way)) for way in ways)
         assert max(stage_loads(prefix, paces, bounds)) == pytest.approx(best)
         assert all(b - a <= room for a, b in pairwise(bounds))
+
+
+def test_many_equal_units_are_split_without_trying_all_cuts():
+    """A weak team at the end takes the last unit only, whatever the front has to take."""
+    units = [0.0, *[1.0] * 40, 0.5]
+    bounds = split_units(prefix_of(units), [0.3] * 8 + [3.3], lambda k, first, stop: True)
+    assert bounds is not None
+    assert bounds[-2:] == (41, 42)
+    assert max(stage_loads(prefix_of(units), [0.3] * 8 + [3.3], bounds)) == pytest.approx(1.65)
+
+
+@settings(max_examples=150)
+@given(costs, st.lists(st.sampled_from([1.0, 1.5, 2.0]), min_size=1, max_size=4), st.data())
+def test_aligned_bounds_keep_the_slowest_stage(units, paces, data):
+    if len(paces) > len(units):
+        return
+    prefix = prefix_of(units)
+    bounds = split_units(prefix, paces, lambda k, first, stop: True)
+    cuts = st.lists(st.integers(1, len(units) - 1), min_size=len(paces) - 1, unique=True,
+                    max_size=len(paces) - 1)  # fmt: skip
+    like = (0, *sorted(data.draw(cuts)), len(units))
+    bound = max(stage_loads(prefix, paces, bounds))
+    aligned = align_units(prefix, paces, like, bound)
+    assert all(a < b for a, b in pairwise(aligned))
+    assert (aligned[0], aligned[-1]) == (0, len(units))
+    if max(stage_loads(prefix, paces, like)) <= bound:
+        assert aligned == like
 
 
 def prefix_of(units):

@@ -9,8 +9,10 @@ Direct evidence comes first: a worker or path that reports its own times is judg
 the step watch is silenced whenever such a verdict explains the step. What the step watch finds is
 only a suspicion, and comes with an order for a probe.
 
-Nothing is judged during the warm-up, in which the model is fitted. A new plan gets a new detector;
-its predecessor's `slow_workers` tells the planner what to expect of devices that stay.
+Nothing is judged during the warm-up, in which the model is fitted. A new plan gets a new detector,
+which inherits what still applies: how slow every worker is, the models of work that both plans
+have, the measures of paths that both have. Where no work is new, workers are judged from the first
+step on; paths and the step as a whole settle first, since both are of this plan.
 """
 
 from collections.abc import Sequence
@@ -77,7 +79,20 @@ class Detector:
         self._waiting = 0
         """Steps still to be seen before somebody is suspected; 0: nothing to explain."""
         self._warm: list[tuple[Array, float]] = []
+        self._settling = True
         self._has_samples: Flags = np.zeros(self.model.num_classes, dtype=np.bool_)
+
+    def inherit(self, old: "Detector") -> None:
+        """Before the first step: take over what an earlier plan's detector has learned."""
+        theirs = {worker: n for n, worker in enumerate(old.workers)}
+        shared = [(n, theirs[w]) for n, w in enumerate(self.workers) if w in theirs]
+        self.watch.inherit(old.watch, shared)
+        self.paths.inherit(old.paths)
+        if self.plan.units == old.plan.units:
+            known = {key: n for n, key in enumerate(old.predictor.work.model_keys)}
+            keys = enumerate(self.predictor.work.model_keys)
+            self.model.inherit(old.model, [(n, known[key]) for n, key in keys if key in known])
+            self._has_samples |= self.model.inherited
 
     def observe(self, seen: StepObservation) -> list[Verdict]:
         """Judge one step. Verdicts are news: what has not changed is not repeated."""
@@ -87,6 +102,9 @@ class Detector:
             self._warm_up(features, times, seen)
             return []
         verdicts = self._judge_workers(features, times, seen.step)
+        if self._settling:
+            self._settle(features, seen)
+            return verdicts
         verdicts += self.paths.observe(seen.paths, seen.step, self.slow_workers())
         verdicts += self._judge_step(features, ended, seen, bool(verdicts))
         return verdicts
@@ -153,16 +171,22 @@ class Detector:
     def _warm_up(self, features: Array, times: Array, seen: StepObservation) -> None:
         """Lasts until there were enough steps, and every class of workers has reported."""
         models, rows = self._rows(features)
-        flat = times.ravel()
+        flat = (times / self.watch.factor()[:, None]).ravel()  # of those known to be slow, too
         known = flat > 0  # false for NaN
         self._has_samples[models[known]] = True
         self.model.keep(models[known], rows[known], flat[known])
+        self._settle(features, seen)
+
+    def _settle(self, features: Array, seen: StepObservation) -> None:
+        """What paths and steps usually take in this plan."""
         self.paths.warm_up(seen.paths)
         self._warm.append((features, seen.step_time))
         if len(self._warm) >= self.settings.warmup_steps and self._has_samples.all():
-            self.model.fit()
+            if not self.model.ready:
+                self.model.fit()
             self.paths.begin()
             self._begin_step_watch()
+            self._settling = False
 
     def _begin_step_watch(self) -> None:
         """What the step usually takes beyond the prediction: a measured tail, mostly."""
@@ -286,6 +310,7 @@ class Detector:
             self._has_samples.tolist(),
             [(f.tolist(), t, e if e is None else e.tolist()) for f, t, e in self._moments],
             self._waiting,
+            self._settling,
         ]
 
     def restore(self, state: list[Any]) -> None:
@@ -300,6 +325,7 @@ class Detector:
             (np.array(f), float(t), e if e is None else np.array(e)) for f, t, e in state[6]
         ]
         self._waiting = int(state[7])
+        self._settling = bool(state[8])
 
 
 def _lane_sums(predictor: Predictor) -> "csr_array[np.float64]":

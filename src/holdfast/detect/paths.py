@@ -28,6 +28,8 @@ class PathWatch:
         self.layout, self.tuning = layout, tuning
         self.seen: dict[tuple[str, Kind], list[float]] = {}
         """Times of the warm-up."""
+        self.known: dict[tuple[str, Kind], tuple[float, ...]] = {}
+        """Measure, baseline, level and noise of an earlier plan's paths, until the warm-up ends."""
         self.names: list[tuple[str, Kind]] = []
         self.measure: Array = np.zeros(0)
         """Logarithm of what each should take."""
@@ -52,6 +54,24 @@ class PathWatch:
             if members.sum() >= MIN_PEERS:
                 self.measure[members] = np.median(own[members])
         self._start(classes)
+        self._take_over()
+
+    def inherit(self, other: "PathWatch") -> None:
+        """Paths that another one watched are measured as there, once they are seen."""
+        watch, numbers = other.watch, range(len(other.names))
+        for n in numbers if other.names else ():
+            known = (other.measure[n], watch.baseline[n], watch.level[n], watch.noise[n])
+            self.known[other.names[n]] = tuple(map(float, known))
+
+    def _take_over(self) -> None:
+        watch = self.watch
+        for n, name in enumerate(self.names):
+            if name in self.known:
+                self.measure[n], watch.baseline[n], watch.level[n], watch.noise[n] = self.known[
+                    name
+                ]
+                watch.recent[:, n] = watch.level[n]
+        self.known = {}
 
     def _start(self, classes: Index) -> None:
         self.watch = Watch(classes, self.tuning)
@@ -123,7 +143,8 @@ class PathWatch:
     def state(self) -> list[Any]:
         seen = [(name, kind, times) for (name, kind), times in self.seen.items()]
         classes = self.watch.classes.tolist()
-        return [seen, self.names, self.measure.tolist(), classes, self.watch.state()]
+        known = [(name, kind, values) for (name, kind), values in self.known.items()]
+        return [seen, self.names, self.measure.tolist(), classes, self.watch.state(), known]
 
     def restore(self, state: list[Any]) -> None:
         self.seen = {(name, _kind(kind)): list(times) for name, kind, times in state[0]}
@@ -134,6 +155,7 @@ class PathWatch:
         self.seen = seen
         if self.names:
             self.watch.restore(state[4])
+        self.known = {(name, _kind(kind)): tuple(values) for name, kind, values in state[5]}
 
 
 def _key(report: PathReport) -> tuple[str, Kind]:

@@ -19,6 +19,9 @@ from holdfast.plan.timeline import Program, compile_program, run
 
 KINDS = "FBIW"
 
+ClassKey = tuple[tuple[int, int, int, int], ...]
+"""(first unit, stop, tensor, shard) of every stage that a lane holds."""
+
 
 class Work(msgspec.Struct, frozen=True):
     """The computations of a plan as arrays, one entry each.
@@ -36,6 +39,13 @@ class Work(msgspec.Struct, frozen=True):
     weight: Array
     lane_class: Index
     kinds: str
+    classes: tuple[ClassKey, ...]
+    """What the lanes of every class hold."""
+
+    @property
+    def model_keys(self) -> list[tuple[ClassKey, str]]:
+        """What every model is of: the same key in another plan is the same work."""
+        return [(held, kind) for held in self.classes for kind in self.kinds]
 
     @property
     def num_models(self) -> int:
@@ -44,7 +54,9 @@ class Work(msgspec.Struct, frozen=True):
 
 def work_of(program: Program, costs: Costs) -> Work:
     layout = program.layout
-    lane_class = _lane_classes(layout)
+    held = [_held(layout, lane) for lane in range(len(layout.lanes))]
+    classes = tuple(dict.fromkeys(held))
+    lane_class = [classes.index(key) for key in held]
     costs = msgspec.structs.replace(costs, workload=())
     kinds = "".join(kind for kind in KINDS if any(op[0] == kind for op in program.ops))
     totals = [_lane_totals(layout, lane, costs, kinds) for lane in range(len(layout.lanes))]
@@ -65,19 +77,14 @@ def work_of(program: Program, costs: Costs) -> Work:
         np.array(weights),
         np.array(lane_class),
         kinds,
+        classes,
     )
 
 
-def _lane_classes(layout: Layout) -> list[int]:
-    """Lanes with the same units, degree and number of workers do the same work."""
-    stages = layout.plan.stages
-    numbers: dict[tuple[tuple[int, int, int], ...], int] = {}
-    return [
-        numbers.setdefault(
-            tuple((stages[s].first, stages[s].stop, stages[s].tensor) for s in held), len(numbers)
-        )
-        for held in layout.lane_stages
-    ]
+def _held(layout: Layout, lane: int) -> ClassKey:
+    """Lanes with the same units and degrees do the same work."""
+    stages = [layout.plan.stages[number] for number in layout.lane_stages[lane]]
+    return tuple((stage.first, stage.stop, stage.tensor, stage.shard) for stage in stages)
 
 
 def _lane_totals(layout: Layout, lane: int, costs: Costs, kinds: str) -> list[float]:

@@ -40,10 +40,6 @@ def path_members(name: str) -> tuple[str, ...]:
     return tuple(name.split(">"))
 
 
-def is_path(name: str) -> bool:
-    return ">" in name
-
-
 def percent(ratio: float) -> str:
     return f"{100 * ratio:.3g} %"
 

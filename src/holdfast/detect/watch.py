@@ -12,6 +12,7 @@ What is left goes through a change test. A member whose test fires gets a *level
 is now, and is watched from there on: up (worse), down (better), back to nothing (recovered).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -125,6 +126,16 @@ class Watch:
         size = np.minimum(np.abs(error), 3 * self.noise) / 0.79
         noise = np.maximum(tuning.min_noise, self.noise + tuning.rate * (size - self.noise))
         self.noise = np.where(chosen, noise, self.noise)
+
+    def inherit(self, other: "Watch", pairs: Sequence[tuple[int, int]]) -> None:
+        """Take over what is known of members that another one watched: (number here, number
+        there).
+        """
+        for mine, theirs in pairs:
+            self.baseline[mine] = other.baseline[theirs]
+            self.level[mine] = other.level[theirs]
+            self.noise[mine] = other.noise[theirs]
+            self.recent[:, mine] = other.level[theirs]
 
     def factor(self) -> Array:
         """How many times longer than the model says every member takes."""

@@ -32,6 +32,7 @@ from holdfast.errors import invariant
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
+
 NUM_FEATURES = 3
 RIDGE = 1e-6
 """Where two features never vary apart (all packs alike), the fit shares between them."""
@@ -54,6 +55,8 @@ class ModelState(msgspec.Struct, frozen=True):
     noise: list[float]
     scale: list[float]
     samples: list[tuple[list[int], list[list[float]], list[float]]]
+    inherited: list[bool]
+    ready: bool
 
 
 class WorkloadModel:
@@ -71,6 +74,8 @@ class WorkloadModel:
         self.scale: Array = np.ones(NUM_FEATURES)
         """Features are divided by this, so that squares do not drown tokens."""
         self.coefficients: Array = np.zeros(shape)
+        self.inherited: npt.NDArray[np.bool_] = np.zeros(num_classes, dtype=np.bool_)
+        """Known from another plan, so that the warm-up does not touch them."""
         self._samples: list[tuple[Index, Array, Array]] = []
         self.ready = False
 
@@ -98,13 +103,29 @@ class WorkloadModel:
         features = np.concatenate([sample[1] for sample in self._samples])
         times = np.concatenate([sample[2] for sample in self._samples])
         largest = features.max(axis=0)
-        self.scale = np.where(largest > 0, largest, 1.0)
-        for number in range(self.num_classes):
+        if not self.inherited.any():
+            self.scale = np.where(largest > 0, largest, 1.0)
+        for number in np.flatnonzero(~self.inherited).tolist():
             chosen = classes == number
             if chosen.any():
                 self._fit_class(number, features[chosen] / self.scale, times[chosen])
         self._solve()
         self._samples, self.ready = [], True
+
+    def inherit(self, other: "WorkloadModel", pairs: Sequence[tuple[int, int]]) -> None:
+        """Take over what another one has learned of the same work: (class here, class there). Ready
+        at once if nothing is left to be fitted.
+        """
+        if not other.ready or not pairs:
+            return
+        mine, theirs = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+        self.scale = other.scale.copy()
+        for name in ("information", "target", "noise"):
+            getattr(self, name)[mine] = getattr(other, name)[theirs]
+        self.inherited[mine] = True
+        if self.inherited.all():
+            self._solve()
+            self.ready = True
 
     def _fit_class(self, number: int, rows: Array, times: Array) -> None:
         """By reweighting: first for least absolute relative error, which tells how noisy healthy
@@ -164,6 +185,8 @@ class WorkloadModel:
             self.noise.tolist(),
             self.scale.tolist(),
             samples,
+            self.inherited.tolist(),
+            self.ready,
         )
 
     def restore(self, state: ModelState) -> None:
@@ -173,7 +196,8 @@ class WorkloadModel:
         self._samples = [
             (np.array(c, dtype=np.int64), np.array(f), np.array(t)) for c, f, t in state.samples
         ]
-        self.ready = bool(self.information.any())
+        self.inherited = np.array(state.inherited, dtype=np.bool_)
+        self.ready = state.ready
         if self.ready:
             self._solve()
 

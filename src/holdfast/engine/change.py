@@ -5,11 +5,12 @@ the time of the switch, so nothing moves then; whatever else the new plan needs 
 between the two steps, over one group of everybody concerned.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
-from holdfast.control.order import Joiner, Order
+from holdfast.control.order import Order
 from holdfast.engine.epoch import Background, Epoch
 from holdfast.engine.feed import Feeder, fed_pieces
 from holdfast.engine.groups import Communicator, LiveGroup
@@ -31,14 +32,16 @@ class Change:
         *,
         building: Background[Mesh],
         meeting: Background[LiveGroup | None],
-        links: Background[Links],
+        links: Background[list[Feeder]],
     ) -> None:
-        self.order, self.transition = order, transition
+        self.order, self.plan, self.transition = order, plan, transition
         self.building, self.meeting = building, meeting
-        self.feeders: list[Feeder] = []
-        self._plan, self._links = plan, links
-        self._is_fed = False
+        self._links = links
         self._failed_s = 0.0
+
+    @property
+    def feeders(self) -> list[Feeder]:
+        return self._links.result() if self._links.is_done else []
 
     def is_ready(self, step: int) -> bool:
         """May this worker vote for the switch in the agreement of `step`? A change for a certain
@@ -47,10 +50,8 @@ class Change:
         if self.order.at_step and not self.order.joiners:
             return True
         made = (self.building, self.meeting, self._links)
-        return (
-            all(background.is_done for background in made)
-            and self._is_fed
-            and all(feeder.is_current(step) for feeder in self.feeders)
+        return all(background.is_done for background in made) and all(
+            feeder.is_current(step) for feeder in self.feeders
         )
 
     def check(self, now_s: float) -> None:
@@ -64,39 +65,31 @@ class Change:
         if now_s - self._failed_s > PATIENCE_S:
             failed.result()
 
-    def start_feeding(
-        self, state: WorkerState, *, version: int, num_updates: int, delay_ms: int
-    ) -> None:
-        """Once the links are there; does nothing before that, and nothing a second time."""
-        if self._is_fed or not self._links.is_done:
-            return
-        self._is_fed = True
-        sources = {joiner.name: joiner.sources for joiner in self.order.joiners}
-        for name, group in self._links.result().items():
-            pieces = fed_pieces(self._plan, name)
-            mine = {
-                unit: found for unit, found in pieces.items() if sources[name][unit] == state.worker
-            }
-            self.feeders.append(
-                Feeder(
-                    group,
-                    name,
-                    mine,
-                    state,
-                    version=version,
-                    num_updates=num_updates,
-                    lineage=self.order.lineage,
-                    delay_ms=delay_ms,
-                )
-            )
-
     def close(self, why: str) -> None:
         """It is not entered. What is still being made is nobody's any more."""
         for feeder in self.feeders:
             feeder.close(why)
 
 
-def prepare_change(order: Order, plan: Plan, before: Epoch, communicator: Communicator) -> Change:
+class Giving(msgspec.Struct, frozen=True):
+    """What a source needs to give its state away."""
+
+    state: WorkerState
+    lock: Any
+    """Held while state changes."""
+    where: Callable[[], tuple[int, int]]
+    """Version of the state, and how many updates it has had."""
+    delay_ms: int = 0
+
+
+def prepare_change(
+    order: Order,
+    plan: Plan,
+    before: Epoch,
+    communicator: Communicator,
+    giving: Giving | None = None,
+) -> Change:
+    """`giving`: of a worker with a role now, which may have to feed others."""
     number, worker = order.number, communicator.worker
     fed = [joiner.name for joiner in order.joiners]
     transition = plan_transition(before.plan, plan)
@@ -119,22 +112,38 @@ def prepare_change(order: Order, plan: Plan, before: Epoch, communicator: Commun
             lambda: make_mesh(communicator, plan, number, before.mesh),
         ),
         meeting=Background(f"meeting of epoch {number}", meet),
-        links=source_links(communicator, order),
+        links=Background(
+            f"feeds of epoch {number}", lambda: start_feeds(communicator, order, plan, giving)
+        ),
     )
 
 
-def source_links(communicator: Communicator, order: Order) -> Background[Links]:
-    """This worker's links to those it feeds, in the order in which everybody makes them."""
-    worker = communicator.worker
-    joiners = [joiner for joiner in sorted_joiners(order) if worker in joiner.sources.values()]
-
-    def make() -> Links:
-        return {
-            joiner.name: communicator.make("feed", (worker, joiner.name), order.number)
-            for joiner in joiners
-        }
-
-    return Background(f"feeds of epoch {order.number}", make)
+def start_feeds(
+    communicator: Communicator, order: Order, plan: Plan, giving: Giving | None
+) -> list[Feeder]:
+    """Links to those this worker feeds, made in one order by everybody; the feeds begin at once,
+    in the middle of a step.
+    """
+    if giving is None:
+        return []
+    worker, links = communicator.worker, {}
+    for joiner in sorted(order.joiners, key=lambda joiner: joiner.name):
+        if worker in joiner.sources.values():
+            link = communicator.make("feed", (worker, joiner.name), order.number)
+            links[joiner.name] = (joiner, link)
+    return [
+        Feeder(
+            link,
+            name,
+            {u: p for u, p in fed_pieces(plan, name).items() if joiner.sources[u] == worker},
+            giving.state,
+            lock=giving.lock,
+            where=giving.where,
+            lineage=order.lineage,
+            delay_ms=giving.delay_ms,
+        )
+        for name, (joiner, link) in links.items()
+    ]
 
 
 def join_links(communicator: Communicator, order: Order, joiner: str) -> Background[Links]:
@@ -148,7 +157,3 @@ def join_links(communicator: Communicator, order: Order, joiner: str) -> Backgro
         }
 
     return Background(f"feeds of epoch {order.number}", make)
-
-
-def sorted_joiners(order: Order) -> list[Joiner]:
-    return sorted(order.joiners, key=lambda joiner: joiner.name)

@@ -3,6 +3,7 @@
 What it does on whose word is in `trainer`.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from holdfast.control.member import MemberLedger
 from holdfast.control.order import FullPlan, PlanChange, SamePlan
 from holdfast.control.report import Member, Outcome, Report
 from holdfast.engine.agreement import Agreed
+from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.engine.change import Change
 from holdfast.engine.data import DataSource
 from holdfast.engine.epoch import Background, Epoch, Model, TrainerConfig, Workshop, checksums
@@ -21,12 +23,14 @@ from holdfast.engine.link import Link
 from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.engine.reports import StepReport
+from holdfast.engine.snapshots import Keeper, Snapshots
 from holdfast.engine.state import Slice
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
 from holdfast.snapshot.gaps import Gaps, NoGaps
+from holdfast.snapshot.layout import Version
 
 POLL_S = 0.02
 
@@ -68,10 +72,32 @@ class TrainerCore:
         self._report: Report | None = None
         self._stopping = self._stopped = self._left = False
         self._broken_at = 0.0
+        self._state_lock = threading.Lock()
         self.gaps: Gaps = NoGaps()
         """Who copies state while this worker waits."""
+        self.snapshots: Snapshots | None = None
         self._closer: Background[None] | None = None
         link.on_freeze(self.interrupt)
+
+    def keep_snapshots(self, options: SnapshotOptions, keeper: Keeper) -> Snapshots:
+        """From the next epoch on; `keeper` makes the memory for them."""
+        self.gaps = self.snapshots = Snapshots(
+            options,
+            self.ledger,
+            keeper,
+            device=self._workshop.device,
+            num_updates=lambda: self._num_updates,
+        )
+        return self.snapshots
+
+    def _snapshot_epoch(self, since: Version | None = None) -> None:
+        """Snapshots are of the epoch that was entered; `since`: see there."""
+        if self.snapshots is None:
+            return
+        if self._epoch is not None and self._has_role:
+            self.snapshots.enter(self._epoch.plan, self._epoch.slices, since)
+        else:
+            self.snapshots.leave()
 
     # Being interrupted.
 
@@ -114,9 +140,9 @@ class TrainerCore:
         interpreter.before_agree = self._update_ready
         interpreter.before_apply = self._give_result
         interpreter.gaps = self.gaps
+        interpreter.state_lock = self._state_lock
         if self._change is not None:
             self._change.check(time.monotonic())
-            self._link_up(self._change)
         start = time.perf_counter()
         agreed = interpreter.run_step(self.ledger.version, stop=self._stopping)
         self._before = None
@@ -129,19 +155,6 @@ class TrainerCore:
         change, step = self._change, self.ledger.version
         if change is not None and step + 1 >= change.order.at_step:
             self.ledger.set_ready(change.is_ready(step))
-
-    def _link_up(self, change: Change) -> None:
-        """Begin to feed, once the links are there. Between two steps, so that a feed begins with
-        the state of a step's beginning.
-        """
-        assert self._epoch is not None
-        assert self._epoch.state is not None
-        change.start_feeding(
-            self._epoch.state,
-            version=self.ledger.version,
-            num_updates=self._num_updates,
-            delay_ms=self._config.feed_delay_ms,
-        )
 
     def _give_result(self, outcome: Outcome) -> None:
         self._num_updates += outcome.applied
@@ -249,6 +262,8 @@ class TrainerCore:
 
     def close(self) -> None:
         self._drop_change("the end")
+        if self.snapshots is not None:
+            self.snapshots.leave()
         if self._closer is not None:
             self._closer.join()
         self.communicator.close_all()

@@ -48,6 +48,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """After every step, report checksums of everything that several workers hold."""
     feed_delay_ms: int = 0
     """For experiments: every state given to a joiner takes this much longer."""
+    resume: str = ""
+    """A folder of checkpoints; a start at a later step than 0 takes its state from there."""
     optimizer: OptimizerConfig = OptimizerConfig()
 
 
@@ -109,6 +111,7 @@ class Workshop:
         self.model, self._data, self._config, self._hooks = model, data, config, hooks
         self.dtype, self.device = DTYPES[config.dtype], torch.device(config.device)
         self.stopwatch = Stopwatch(self.device)
+        self._lowered: tuple[Plan | None, list[Action]] = (None, [])
 
     def build_state(self, plan: Plan) -> WorkerState:
         """Modules and buffers, without values."""
@@ -136,13 +139,27 @@ class Workshop:
         ]
         self._equip(epoch, actions, slots, num_updates, completion)
 
+    def take_over(self, epoch: Epoch, before: Epoch, num_updates: int) -> None:
+        """An epoch in which this worker has the seats it had: everything stays where it is."""
+        assert before.state is not None
+        epoch.state = before.state.under(epoch.plan)
+        self.set_up_again(epoch, num_updates)
+
     def set_up_again(self, epoch: Epoch, num_updates: int) -> None:
         """From the broken step to whole ones."""
         assert epoch.state is not None
         slots = Slots(epoch.state, epoch.plan, epoch.plan.workers)
         self._equip(epoch, self._actions(epoch.plan), slots, num_updates, None)
 
+    def prefetch(self, plan: Plan) -> None:
+        """Work out a plan's actions before they are needed."""
+        self._lowered = (plan, self._lower(plan))
+
     def _actions(self, plan: Plan) -> list[Action]:
+        known, actions = self._lowered
+        return actions if known is plan else self._lower(plan)
+
+    def _lower(self, plan: Plan) -> list[Action]:
         layout, lists = lower(plan)
         return list(lists[layout.lane_of_worker[self.worker]])
 
@@ -243,6 +260,16 @@ class Background(threading.Thread, Generic[T]):
             raise self._error
         made: T = self._result
         return made
+
+
+def same_seats(worker: str, before: Plan, after: Plan) -> bool:
+    """Does a worker hold the same slices for the same units in both plans?"""
+
+    def seats(plan: Plan) -> list[tuple[int, int, tuple[tuple[str, int], ...], int]]:
+        found = plan.seats.get(worker, ())
+        return sorted((stage.first, stage.stop, stage.axes, at) for stage, at in found)
+
+    return bool(seats(before)) and seats(before) == seats(after)
 
 
 def check_runnable(plan: Plan) -> None:

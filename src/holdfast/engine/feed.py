@@ -17,7 +17,7 @@ and nothing else.
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -122,17 +122,20 @@ class Feeder:
         pieces: Mapping[int, Pieces],
         state: WorkerState,
         *,
-        version: int,
-        num_updates: int,
+        lock: threading.Lock,
+        where: Callable[[], tuple[int, int]],
         lineage: int,
         delay_ms: int = 0,
     ) -> None:
+        """`lock` is held while state changes; `where` says, under it, the version of the state and
+        how many updates it has had.
+        """
         self.joiner, self.why_closed = joiner, ""
         self._group, self._state, self._lineage = group, state, lineage
         self._pieces = dict(pieces)
         self._feed = SourceFeed(joiner, self._pieces)
         self._delay_ms = delay_ms
-        self._version, self._num_updates = version, num_updates
+        self._lock, self._where = lock, where
         self._queue: deque[_Message] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
@@ -142,7 +145,9 @@ class Feeder:
     # On the training thread.
 
     def give_result(self, outcome: Outcome) -> None:
-        """A step is about to be applied; its gradients are still as they were reduced."""
+        """A step is about to be applied; its gradients are still as they were reduced. The caller
+        holds the lock until the step is applied.
+        """
         with self._changed:
             units = self._feed.stepped(outcome.step)
             if units and self._feed.is_open:
@@ -159,8 +164,6 @@ class Feeder:
                         torch.cat(parts),
                     )
                 )
-            self._version = outcome.step + 1
-            self._num_updates += outcome.applied
 
     def is_current(self, version: int) -> bool:
         with self._changed:
@@ -201,31 +204,46 @@ class Feeder:
 
     def _next(self) -> _Message | None:
         """What waits, oldest first; else the next unit's state; None: the link is closed."""
+        while (found := self._due()) is not None:
+            message = self._capture(found) if isinstance(found, int) else found
+            if message is not None:
+                return message
+        return None
+
+    def _due(self) -> _Message | int | None:
         with self._changed:
             while self._feed.is_open:
                 if self._queue:
                     message = self._queue.popleft()
                     self._queued_bytes -= message.num_bytes
                     return message
-                unit = self._feed.next_unit(self._version)
+                unit = self._feed.next_unit(0)
                 if unit is not None:
-                    return self._capture(unit)
+                    return unit
                 self._changed.wait(1.0)
         return None
 
-    def _capture(self, unit: int) -> _Message:
-        """Under the lock, so that no step is applied meanwhile."""
-        self._feed.sending(unit, self._version)
-        self._feed.sent()  # from here on its results follow it on the same link
+    def _capture(self, unit: int) -> _Message | None:
+        """A unit as it is now. No step is applied meanwhile, so from here on its results follow it
+        on the same link.
+        """
+        with self._lock:
+            version, num_updates = self._where()
+            payload = state_of(self._state, self._pieces[unit])
+            with self._changed:
+                if self._queue:
+                    return None  # a step was applied just before: its results go first
+                self._feed.sending(unit, version)
+                self._feed.sent()
         return _Message(
             FeedHeader(
                 kind="state",
                 units=(unit,),
-                version=self._version,
-                num_updates=self._num_updates,
+                version=version,
+                num_updates=num_updates,
                 lineage=self._lineage,
             ),
-            state_of(self._state, self._pieces[unit]),
+            payload,
         )
 
     def _send(self, message: _Message) -> None:

@@ -10,6 +10,7 @@ are reduced, what was applied. So when a step breaks off, at any point, it is kn
 there is. A broken step is completed by the same interpreter on a shorter list (`Completion`).
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -105,6 +106,8 @@ class Interpreter:
         """Called when everything is reduced: the last moment to become ready for a change."""
         self.before_apply: Callable[[Outcome], object] = _pass
         """Called when a step has been agreed and its gradients are still as they were reduced."""
+        self.state_lock = threading.Lock()
+        """Held while state changes: who has it may read a whole version."""
         self.gaps: Gaps = NoGaps()
         """Who copies state while this thread waits."""
 
@@ -322,12 +325,13 @@ class Interpreter:
 
     def _finish_step(self, outcome: Outcome) -> None:
         """All of it or, if this process ends here, nothing that anybody will ever see."""
-        self.before_apply(outcome)
         self._hooks.phase("apply", outcome.step)
         self.gaps.applying()
-        if outcome.applied:
-            self._optimizer.apply(outcome.step, outcome)
-        self._ledger.applied(outcome)
+        with self.state_lock:
+            self.before_apply(outcome)
+            if outcome.applied:
+                self._optimizer.apply(outcome.step, outcome)
+            self._ledger.applied(outcome)
         self.gaps.applied(outcome.step + 1)
         self._hooks.phase("applied", outcome.step)
 

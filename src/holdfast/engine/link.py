@@ -5,7 +5,7 @@ from typing import Protocol
 
 from holdfast.control.effects import Message
 from holdfast.control.state import WorkerState
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 
 
 class Reporter(Protocol):
@@ -16,6 +16,8 @@ class Reporter(Protocol):
     def plan_changed(self, report: ChangeReport) -> None: ...
 
     def recovered(self, report: RecoveryReport) -> None: ...
+
+    def restored(self, report: RestoreReport) -> None: ...
 
 
 class Link(Reporter, Protocol):

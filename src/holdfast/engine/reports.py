@@ -35,6 +35,20 @@ class ChangeReport(msgspec.Struct, frozen=True):
     num_groups_made: int
 
 
+class RestoreReport(msgspec.Struct, frozen=True):
+    """One worker's view of going back to a snapshot."""
+
+    step: int
+    """The next one."""
+    epoch: int
+    stall_s: float
+    """From the moment it could not go on; from its order, if it is new."""
+    load_s: float
+    bytes_by_origin: dict[str, int]
+    reasons: tuple[str, ...] = ()
+    """Why some of it did not come from where it was looked for first."""
+
+
 class RecoveryReport(msgspec.Struct, frozen=True):
     """One worker's view of a recovery."""
 

@@ -5,6 +5,7 @@
               join; when the agreement of a step says that everybody is ready, go over
     recover   after a failure: make groups anew, apply what others have applied, complete the broken
               step, and train on
+    restore   state was lost: load a snapshot, and train on from there
 
 Whatever breaks, a group or a freeze that came meanwhile, ends in one place: the step is broken off,
 everything that is there stays as it is, and the worker reports and waits for its next order. In
@@ -12,6 +13,7 @@ a healthy step nobody is asked anything.
 """
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,18 +22,21 @@ from holdfast.control.effects import Leave, Message, Stop, Void
 from holdfast.control.order import Freeze, FullPlan, Order
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.catch_up import CatchUp
-from holdfast.engine.change import Change, join_links, prepare_change
+from holdfast.engine.change import Change, Giving, join_links, prepare_change
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.core import POLL_S, TrainerCore
-from holdfast.engine.epoch import Epoch
+from holdfast.engine.epoch import Background, Epoch, same_seats
 from holdfast.engine.groups import GroupBroken
+from holdfast.engine.loading import load_checkpoint, load_snapshot
 from holdfast.engine.mesh import Mesh, left_over
 from holdfast.engine.movement import carry_out
-from holdfast.engine.reports import ChangeReport, RecoveryReport
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport
 from holdfast.engine.state import fresh_slices
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.plan import Plan
 from holdfast.plan.reduce import plan_exchanges, restrict
+from holdfast.plan.workers import node_of
+from holdfast.snapshot.layout import Version
 
 _WORD_S = 60.0
 
@@ -173,7 +178,7 @@ class Trainer(TrainerCore):
         elif order.kind == "change":
             self._join(order, plan)
         else:
-            raise HoldfastError(f"order {order.number}: {order.kind} is not possible here")
+            self._restore(order, plan)
         self._tell()
 
     def _leave_out(self, order: Order) -> None:
@@ -181,6 +186,7 @@ class Trainer(TrainerCore):
         self._renew()
         self.ledger.enter(order)
         self._epoch = self._before = None
+        self._snapshot_epoch()
         if isinstance(order.plan, FullPlan):
             plan = self._plans[order.number] = self._read_plan(order.plan)
             self._epoch = Epoch(order.number, plan, Mesh(plan, order.number, {}, 0))
@@ -192,15 +198,57 @@ class Trainer(TrainerCore):
         self._begin(order, Epoch(order.number, plan, mesh))
 
     def _begin(self, order: Order, epoch: Epoch) -> None:
-        """With the initial values, which anybody can make."""
+        """With the initial values, which anybody can make, or those of an earlier run."""
         state = self._workshop.build_state(epoch.plan)
         slices = fresh_slices(state)
-        for piece in slices.values():
-            self._workshop.model.fill(piece.parameter, piece.tensor, piece.box)
         self._num_updates = 0
-        self._workshop.set_up(epoch, state, slices, 0)
+        if order.kind == "start" and order.at_step:
+            root = Path(self._config.resume)
+            self._num_updates = load_checkpoint(slices, root, order.at_step).num_updates
+        else:
+            for piece in slices.values():
+                self._workshop.model.fill(piece.parameter, piece.tensor, piece.box)
+        self._workshop.set_up(epoch, state, slices, self._num_updates)
         self.ledger.enter(order)
         self._epoch = epoch
+        self._snapshot_epoch()
+
+    def _restore(self, order: Order, plan: Plan) -> None:
+        """Everybody has stopped: what is in memory of that version stays as it is."""
+        if self.snapshots is None:
+            raise HoldfastError(f"order {order.number}: there are no snapshots to restore from")
+        start = time.perf_counter()
+        self._renew()
+        building = self._build(plan, order.number)
+        state = self._workshop.build_state(plan)
+        slices = fresh_slices(state)
+        version, options = Version(order.version, order.agreed_in), self.snapshots.options
+        loaded = load_snapshot(
+            slices,
+            version,
+            job=options.job,
+            node=node_of(self.worker),
+            checkpoints=options.checkpoints,
+        )
+        seconds = time.perf_counter() - start
+        epoch = Epoch(order.number, plan, self._await(building))
+        self._num_updates = loaded.num_updates
+        self._workshop.set_up(epoch, state, slices, self._num_updates)
+        self.ledger.enter(order)
+        self._epoch, self._before = epoch, None
+        self._snapshot_epoch(version)
+        stall = time.perf_counter() - (self._broken_at or start)
+        self._broken_at = 0.0
+        self._link.restored(
+            RestoreReport(
+                step=order.version,
+                epoch=order.number,
+                stall_s=stall,
+                load_s=seconds,
+                bytes_by_origin=loaded.bytes_by_origin,
+                reasons=loaded.reasons,
+            )
+        )
 
     def _recover(self, order: Order, plan: Plan) -> None:
         share, old = order.share, self._epoch
@@ -233,6 +281,7 @@ class Trainer(TrainerCore):
             self._workshop.set_up_completion(epoch, completion, slots, self._num_updates)
             self.run_step()
         self._workshop.set_up_again(epoch, self._num_updates)
+        self._snapshot_epoch()
         self._recovered(order, followed, len(share.micro_batches))
 
     def _recovered(self, order: Order, followed: bool, num_micro_batches: int) -> None:
@@ -244,9 +293,18 @@ class Trainer(TrainerCore):
     # Changes.
 
     def _prepare(self, order: Order) -> Change:
-        assert self._epoch is not None
-        plan = self._plans[order.number]
-        return prepare_change(order, plan, self._epoch, self.communicator)
+        epoch, plan = self._epoch, self._plans[order.number]
+        assert epoch is not None
+        assert epoch.state is not None
+        giving = Giving(
+            epoch.state,
+            self._state_lock,
+            lambda: (self.ledger.version, self._num_updates),
+            self._config.feed_delay_ms,
+        )
+        if self.worker in plan.seats:
+            Background(f"actions of epoch {order.number}", lambda: self._workshop.prefetch(plan))
+        return prepare_change(order, plan, epoch, self.communicator, giving)
 
     def _go_over(self) -> None:
         """From the current plan to the next, between two steps."""
@@ -270,10 +328,14 @@ class Trainer(TrainerCore):
         mesh = self._await(change.building)
         meeting = self._await(change.meeting)
         after = Epoch(order.number, self._plans[order.number], mesh)
-        state = self._workshop.build_state(after.plan)
-        old = before.slices
-        slices, num_bytes = carry_out(change.transition, self.worker, meeting, old, state)
-        self._workshop.set_up(after, state, slices, self._num_updates)
+        num_bytes = 0
+        if self._stays_as_it_is(change, before.plan, after.plan):
+            self._workshop.take_over(after, before, self._num_updates)
+        else:
+            state = self._workshop.build_state(after.plan)
+            old = before.slices
+            slices, num_bytes = carry_out(change.transition, self.worker, meeting, old, state)
+            self._workshop.set_up(after, state, slices, self._num_updates)
         if meeting is not None and meeting.size > 1:
             # Whoever leaves keeps its state until everyone is here.
             meeting.all_reduce(torch.zeros(1))
@@ -281,10 +343,16 @@ class Trainer(TrainerCore):
         gone = left_over(before.mesh, mesh)
         self._close_aside(self.communicator, [*gone, *([meeting] if meeting else [])])
 
+    def _stays_as_it_is(self, change: Change, before: Plan, after: Plan) -> bool:
+        """Nothing moves from here or to here, and the seats are the same."""
+        moved = any(self.worker in (m.source, m.target) for m in change.transition.moves)
+        return not moved and same_seats(self.worker, before, after)
+
     def _enter(
         self, order: Order, before: Epoch | None, after: Epoch, num_bytes: int, start: float
     ) -> None:
         self._epoch, self._before = after, before
+        self._snapshot_epoch()
         mesh = after.mesh
         if self.ledger.epoch != order.number:
             self.ledger.enter(order)

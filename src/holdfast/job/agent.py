@@ -108,6 +108,8 @@ class Agent:
         await self._ended.wait()
         for task in tasks:
             task.cancel()
+        for worker in self._workers.values():
+            worker.give_back()
         if self._connection is not None:
             self._connection.close()
             await asyncio.sleep(0)

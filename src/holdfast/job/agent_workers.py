@@ -23,6 +23,11 @@ from holdfast.job.wire import FROM_WORKER, Unpacker, WireError, pack
 
 SILENT_MS = 300
 """Beats come every 50 ms; without one for so long, the process is looked at."""
+STILL_MS = 1000
+"""In one action for so long: is it busy?"""
+BUSY_SHARE = 0.2
+"""Of a processor, since the look before."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class WorkerProcess:
@@ -45,6 +50,7 @@ class WorkerProcess:
         page_fd = make_page_file()
         self._page = ProgressPage(page_fd)
         self._beats, self._beat_ms = 0, 0
+        self._looked_ms, self._cpu_ms, self._is_busy = 0, 0, False
         ours, theirs = socket.socketpair()
         log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
@@ -129,11 +135,14 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
     def ended(self) -> None:
-        """It is reaped: hear what it still said, and give everything back."""
+        """It is reaped: hear what it still said."""
         self.read()
+        self.give_back()
+        self.pid = 0
+
+    def give_back(self) -> None:
         self.hang_up()
         self._page.close()
-        self.pid = 0
 
     # Progress.
 
@@ -145,23 +154,46 @@ class WorkerProcess:
         silent_ms = now_ms - self._beat_ms
         if silent_ms < SILENT_MS or not progress.beats:
             silent_ms = 0
+        is_still = progress.step >= 0 and now_ms - progress.since_ms > STILL_MS
+        look = read_process(self.pid) if silent_ms or is_still else None
+        if look is not None and is_still:
+            self._look(look, now_ms)
         return Place(
             progress.step,
             progress.action,
             progress.since_ms,
             silent_ms,
-            bool(silent_ms) and is_stopped(self.pid),
+            look is not None and bool(silent_ms) and look.state == "T",
+            is_still and self._is_busy,
         )
+
+    def _look(self, look: "Look", now_ms: int) -> None:
+        """Busy between two looks, half a second apart at least, or waiting for a processor now."""
+        span = now_ms - self._looked_ms
+        if span >= STILL_MS / 2:
+            used = look.cpu_ms - self._cpu_ms
+            self._is_busy = look.state == "R" or (span < 3 * STILL_MS and used > BUSY_SHARE * span)
+            self._looked_ms, self._cpu_ms = now_ms, look.cpu_ms
 
     def at_version(self, version: int) -> None:
         self.state = msgspec.structs.replace(self.state, version=version)
 
 
-def is_stopped(pid: int) -> bool:
-    """By a signal, as the kernel sees it."""
+class Look(msgspec.Struct, frozen=True):
+    """A process as the kernel sees it."""
+
+    state: str
+    """R runs or could, S sleeps, D waits for a device, T is stopped by a signal."""
+    cpu_ms: int
+    """Used so far, by all its threads."""
+
+
+def read_process(pid: int) -> Look | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False
+        return None
     # The name before the state is in parentheses and may contain anything.
-    return text.rpartition(")")[2].split()[:1] == ["T"]
+    fields = text.rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return Look(fields[0], ticks * 1000 // _TICKS_PER_S)

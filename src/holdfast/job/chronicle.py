@@ -21,13 +21,23 @@ from holdfast.job.messages import (
     RecoveryMessage,
     StepMessage,
 )
-from holdfast.observe.events import Event, PlanStarted, WorkersReady
-from holdfast.observe.journal import Journal, read_metrics
+from holdfast.observe.events import (
+    Event,
+    FaultInjected,
+    PlanChanged,
+    PlanStarted,
+    Recovered,
+    StepDone,
+    WorkersReady,
+)
+from holdfast.observe.journal import Journal, read_journal, read_metrics
 from holdfast.observe.run_directory import JOURNAL, METRICS, RunDirectory, plan_name
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, format_profile
 from holdfast.plan.text import format_plan
+
+KEPT_EVENTS = 100
 
 OnWrite = Callable[[int, int], object]
 """Called with the sizes of journal and metrics after every line."""
@@ -41,11 +51,14 @@ class Chronicle:
         self._journal = Journal(run_dir / JOURNAL, run_dir / METRICS)
         steps = read_metrics(run_dir / METRICS)
         self.ledger = Ledger(backend, steps[-1].step + 1 if steps else 0)
-        self.losses = {step.step: step.loss for step in steps[-1:]}
+        self.loss = steps[-1].loss if steps else None
+        """Of the last step."""
         self.past = Past(wanted, Rules())
         self._seconds = seconds
         self._profiles: dict[tuple[int, str], Profile] = {}
         self.finished: dict[str, Finished] = {}
+        self.faults_before: list[str] = []
+        """Kinds of faults on purpose, under coordinators before this one."""
         self.recent: list[Event] = []
         """The last events, for `holdfast status`."""
         self.on_write: OnWrite = lambda journal, metrics: None
@@ -54,7 +67,13 @@ class Chronicle:
         for event in events:
             self._journal.write(event)
             self.on_write(*self._journal.sizes)
-            self.recent = [*self.recent[-49:], event]
+            self.recent = [*self.recent[-KEPT_EVENTS:], event]
+            if isinstance(event, StepDone):
+                self.loss = event.loss
+
+    def steps_since(self, step: int) -> list[StepDone]:
+        """Those done from this one on, as far as they are recent."""
+        return [e for e in self.recent if isinstance(e, StepDone) and e.step >= step]
 
     # The coordinator's entries.
 
@@ -62,6 +81,10 @@ class Chronicle:
         """What a coordinator before this one has written down."""
         for entry in entries:
             self.note(entry, is_new=False)
+        told = read_journal(self._directory / JOURNAL)
+        self.faults_before = [e.fault for e in told if isinstance(e, FaultInjected)]
+        begun = [e.epoch for e in told if isinstance(e, PlanStarted | PlanChanged | Recovered)]
+        self.ledger.begun(max(begun, default=self.ledger.epoch))
 
     def note(self, entry: Entry, *, is_new: bool = True) -> None:
         before = self.past.last
@@ -98,8 +121,6 @@ class Chronicle:
         match message:
             case StepMessage(report=step):
                 self.tell(self.ledger.add_step(member.name, step))
-                if self.ledger.next_step == step.step + 1:
-                    self.losses = {step.step: step.loss}
             case ChangeMessage(report=change) | RecoveryMessage(report=change):
                 self.tell(self.ledger.add_change(member.name, change))
             case Measured(epoch=epoch, profile=profile):

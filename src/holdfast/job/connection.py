@@ -241,7 +241,8 @@ class ClientConnection(Connection):
 
     def lost(self, why: str, was_open: bool) -> None:
         if not self.opened.done():
-            self.opened.set_exception(ConnectionError(why))
+            why = "the other side hung up before it proved anything; it may have another secret"
+            self.opened.set_exception(ProofFailed(why))
         if was_open:
             self._on_lost(why)
 

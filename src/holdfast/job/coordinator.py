@@ -15,19 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import (
-    Decided,
-    Effect,
-    Fail,
-    Finish,
-    Kill,
-    Leave,
-    Record,
-    Send,
-    Start,
-    Stop,
-    Void,
-)
+from holdfast.control.effects import Decided, Effect, Fail, Finish, Kill, Record, Send, Start
 from holdfast.control.facts import (
     Fact,
     NodeConnected,
@@ -37,32 +25,31 @@ from holdfast.control.facts import (
     StopWanted,
     Tick,
     WorkerExited,
+    WorkerHung,
     WorkerTold,
 )
-from holdfast.control.order import Freeze, Order
-from holdfast.control.report import Member
 from holdfast.control.settings import Settings
 from holdfast.control.state import WorkerState
 from holdfast.job import messages
 from holdfast.job.chronicle import Chronicle
 from holdfast.job.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.job.control_journal import CONTROL, ControlJournal
-from holdfast.job.deltas import OrderPacker
-from holdfast.job.failures import Failure, describe_exit, root_cause, said
+from holdfast.job.dispatch import Dispatch
+from holdfast.job.failures import Failure, describe_exit, said
+from holdfast.job.front_desk import FrontDesk
+from holdfast.job.giving_up import GivingUp
+from holdfast.job.hangs import HangWatch
 from holdfast.job.ledger import HoldersDiffer
 from holdfast.job.messages import (
     Beat,
     EndNode,
     Failed,
-    FreezeMessage,
     KillWorker,
-    Message,
     NodeState,
     Relayed,
     Settled,
     StartWorker,
     StateMessage,
-    ToMember,
     WorkerStarted,
 )
 from holdfast.job.page import now_ms
@@ -78,46 +65,47 @@ from holdfast.job.wire import FROM_AGENT, FROM_CLIENT, Reader
 from holdfast.observe import events
 from holdfast.observe.progress import after_steps
 from holdfast.observe.run_directory import log_name
-from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 
 TICK_S = 0.02
-SETTLE_S = 0.1
-"""How often agents are told which steps are written down."""
+TICKS_PER_LOOK = 5
+"""How often agents are told what is written down, and hangs and faults are looked for."""
 LEAVE_DEADLINE_S = 30.0
-BLAME_MS = 1000
-"""Where a failure ends the job: how long to look for the cause behind a group that broke."""
 GRACE_S = 10.0
 """How much longer than its workers the coordinator waits for any sign of progress."""
 
 
-class Node:
-    """A connected agent."""
-
-    def __init__(self, connection: ServerConnection) -> None:
-        self.connection = connection
-        self.last_order = 0
-
-
 class CoordinatorServer:
     def __init__(self, spec: CoordinatorSpec) -> None:
-        run_dir = Path(spec.run_dir)
+        run_dir, config = Path(spec.run_dir), spec.config
         self._spec = spec
         self._journal = ControlJournal(run_dir / CONTROL)
         first = spec.plans[0].plan
         self._chronicle = Chronicle(run_dir, first, spec.backend, self._seconds)
         self._machine = Coordinator(settings_of(spec), self._journal.entries)
         self._chronicle.replay(self._journal.entries)
-        self._nodes: dict[str, Node] = {}
+        self._dispatch = Dispatch()
         self._states: dict[str, WorkerState] = {}
-        self._pids: dict[str, int] = {}
-        self._packer = OrderPacker()
-        self._orders: dict[tuple[str, int], tuple[Order, dict[str, Order]]] = {}
-        self._strangers = Strangers(print, time.monotonic)
-        self._failures: list[Failure] = []
-        self._failed_ms = 0
-        self._moved_ms = now_ms()
+        self._strangers = Strangers(lambda line: print(line, flush=True), time.monotonic)
+        recovery = config.recovery
+        self._watch = HangWatch(
+            recovery.heartbeat_ms, recovery.hang_floor_ms, recovery.hang_multiple
+        )
+        self._watched = 0
+        """The epoch it watches; 0 = none."""
+        self._heard_ms: dict[str, int] = {}
+        """When each node last said anything."""
+        self._giving_up = GivingUp(
+            is_strict=recovery.mode == "off",
+            patience_ms=int(1000 * (config.job.timeout_s + GRACE_S)),
+            now_ms=now_ms(),
+        )
+        self._desk = FrontDesk(
+            spec, self._chronicle, self._dispatch, self._strangers, self._states, now_ms()
+        )
         self._settled = 0
+        self._considered = 0
+        """The epoch for which the next plan was looked for."""
         self._is_ready = bool(self._journal.entries)
         self._ending: Ending | None = None
         self._ended = asyncio.Event()
@@ -160,15 +148,19 @@ class CoordinatorServer:
         await self._say_good_bye()
 
     async def _tick(self) -> None:
-        settled_s = 0.0
+        ticks = 0
         while True:
             await asyncio.sleep(TICK_S)
             self._take(Tick())
-            self._give_up_if_due(now_ms())
-            settled_s += TICK_S
-            if settled_s >= SETTLE_S:
-                settled_s = 0.0
+            self._begin_if_ready()
+            self._want_next_plan()
+            self._watch_if_all_train()
+            self._give_up_if_due()
+            ticks += 1
+            if ticks % TICKS_PER_LOOK == 0:
                 self._settle()
+                self._look_for_hangs()
+                self._desk.inject_due(now_ms())
 
     async def _say_good_bye(self) -> None:
         """Everybody who is done leaves by itself; whoever does not goes with its agent."""
@@ -180,9 +172,8 @@ class CoordinatorServer:
                     await self._all_left.wait()
             except TimeoutError:
                 print(f"still there: {', '.join(self._states)}", flush=True)
-        for node in self._nodes.values():
-            node.connection.send(EndNode())
-            node.connection.close()
+        self._dispatch.to_all(EndNode())
+        self._dispatch.close()
         self._link.send(self._ending)
         self._link.close()
         await asyncio.sleep(0.01)
@@ -203,13 +194,12 @@ class CoordinatorServer:
     # Facts.
 
     def _take(self, fact: Fact) -> None:
-        if self._ending is not None and self._ending.outcome == "failed":
-            return
-        self._carry_out(self._machine.take(fact, now_ms()))
+        if self._ending is None or self._ending.outcome != "failed":
+            self._carry_out(self._machine.take(fact, now_ms()))
 
-    def _hear(self, connection: ServerConnection, message: object) -> None:
+    def _hear(self, connection: ServerConnection, message: Any) -> None:
         if connection.role == "client":
-            self._serve(connection, message)
+            connection.send(self._desk.serve(message))
             return
         try:
             self._hear_agent(connection, message)
@@ -217,33 +207,29 @@ class CoordinatorServer:
             self._end("failed", str(error))
 
     def _hear_agent(self, connection: ServerConnection, message: object) -> None:
+        self._heard_ms[connection.name] = now_ms()
         match message:
             case NodeState():
                 self._welcome(connection, message)
             case WorkerStarted(member=member, pid=pid):
-                self._pids[member.name] = pid
+                self._desk.pids[member.name] = pid
                 self._told(WorkerState(member=member))
             case messages.WorkerExited():
                 self._exited(message)
             case Relayed(member=member, message=StateMessage(state=state)):
                 if state.member == member:
                     self._told(state)
-            case Relayed(member=member, message=told):
-                self._moved_ms = now_ms()
-                if isinstance(told, Failed) and told.is_consequence:
-                    self._note_failure(said(member.name, told.line, is_consequence=True))
-                self._chronicle.hear(member, told)
-            case Beat():
-                pass
+            case Relayed():
+                self._note(message)
+            case Beat(sent_ms=sent_ms, places=places):
+                self._desk.places.update(places)
+                self._watch.beat(places, sent_ms, now_ms())
 
     def _welcome(self, connection: ServerConnection, state: NodeState) -> None:
-        before = self._nodes.get(state.node)
-        if before is not None:
-            before.connection.hang_up()
-        self._nodes[state.node] = Node(connection)
+        self._dispatch.connect(state.node, connection)
         self._forget(state.node)
         self._states.update((worker.member.name, worker) for worker in state.workers)
-        self._pids.update(state.pids)
+        self._desk.pids.update(state.pids)
         self._take(
             NodeConnected(
                 node=state.node,
@@ -257,77 +243,64 @@ class CoordinatorServer:
     def _forget(self, node: str) -> None:
         for name in [name for name in self._states if node_of(name) == node]:
             del self._states[name]
+            self._watch.gone(name)
 
     def _cut_off(self, connection: ServerConnection, why: str) -> None:
-        node = self._nodes.get(connection.name)
-        if node is not None and node.connection is connection:
-            del self._nodes[connection.name]
+        if self._dispatch.disconnect(connection.name, connection):
+            self._stop_watching()
             self._take(NodeLost(connection.name, why))
 
     def _told(self, state: WorkerState) -> None:
-        self._moved_ms = now_ms()
+        self._giving_up.moved(now_ms())
         self._states[state.member.name] = state
-        if state.broken and self._is_strict:
-            self._note_failure(said(state.member.name, state.broken, is_consequence=True))
+        if state.broken and self._giving_up.is_strict:
+            failure = said(state.member.name, state.broken, is_consequence=True)
+            self._giving_up.failed(failure, now_ms())
             return
         self._take(WorkerTold(state))
-        self._begin_if_ready()
-        self._want_next_plan()
+        if self._watched and not _trains(state, self._watched):
+            self._stop_watching()
+
+    def _note(self, told: Relayed) -> None:
+        """What does not concern the machine."""
+        self._giving_up.moved(now_ms())
+        member, message = told.member, told.message
+        if isinstance(message, Failed) and message.is_consequence:
+            failure = said(member.name, message.line, is_consequence=True)
+            self._giving_up.failed(failure, now_ms())
+        before = self._chronicle.ledger.next_step
+        self._chronicle.hear(member, message)
+        for step in self._chronicle.steps_since(before):
+            if step.epoch == self._watched:
+                self._watch.stepped(step.step_time_s, now_ms())
 
     def _exited(self, message: messages.WorkerExited) -> None:
         member = message.member
         how = describe_exit(message.status, message.last_words)
-        if self._states.get(member.name, WorkerState(member=member)).member == member:
-            self._states.pop(member.name, None)
+        known = self._states.get(member.name)
+        if known is not None and known.member == member:
+            del self._states[member.name]
+            self._watch.gone(member.name)
         if not self._states:
             self._all_left.set()
-        if self._ending is None and self._is_strict:
-            self._note_failure(Failure(member.name, how, is_consequence=False))
-        elif self._ending is None:
-            self._take(WorkerExited(member, how))
-
-    # Giving up.
-
-    @property
-    def _is_strict(self) -> bool:
-        """A failed worker ends the job."""
-        return self._spec.config.recovery.mode == "off"
-
-    def _note_failure(self, failure: Failure) -> None:
-        known = [other.worker for other in self._failures if not other.is_consequence]
-        if self._is_strict and failure.worker not in known:
-            self._failed_ms = self._failed_ms or now_ms()
-            self._failures.append(failure)
-
-    def _give_up_if_due(self, now: int) -> None:
         if self._ending is not None:
             return
-        only_consequences = all(failure.is_consequence for failure in self._failures)
-        if self._failures and (not only_consequences or now - self._failed_ms > BLAME_MS):
-            self._fail(root_cause(self._failures))
-        patience_s = self._spec.config.job.timeout_s + GRACE_S
-        if now - self._moved_ms > 1000 * patience_s:
-            step = self._chronicle.ledger.next_step
-            self._end(
-                "failed",
-                f"waited {patience_s:g} s for anybody to get on, in vain, {after_steps(step)}",
-            )
+        if self._giving_up.is_strict:
+            self._giving_up.failed(Failure(member.name, how, is_consequence=False), now_ms())
+        else:
+            self._take(WorkerExited(member, how))
 
-    def _fail(self, cause: Failure) -> None:
-        step, role = self._chronicle.ledger.next_step, self._role(cause.worker)
-        self._chronicle.tell(
-            [events.WorkerFailed(worker=cause.worker, role=role, step=step, reason=cause.why)]
-        )
-        log = Path(self._spec.run_dir) / log_name(cause.worker)
-        self._end(
-            "failed",
-            f"worker {cause.worker} ({role}) {cause.why}, {after_steps(step)}; its log is {log}",
-        )
+    def _hear_launcher(self, message: StopAsked | NodeEnded) -> None:
+        match message:
+            case StopAsked(signal=name) if self._chronicle.past.stop is None:
+                reason = "stopping at the next step boundary; once more to stop at once"
+                self._chronicle.tell([events.StopRequested(signal=name, reason=reason)])
+                self._take(StopWanted(name))
+            case NodeEnded(node=node, how=how):
+                self._forget(node)
+                self._take(NodeDead(node, how))
 
-    def _role(self, worker: str) -> str:
-        past = self._chronicle.past
-        plan = past.plans[past.last.number] if past.last is not None else past.wanted
-        return plan.role(worker) if worker in plan.seats else "no role yet"
+    # What follows from the state.
 
     def _begin_if_ready(self) -> None:
         last = self._chronicle.past.last
@@ -335,7 +308,7 @@ class CoordinatorServer:
             return
         if all(self._epoch_of(name) >= last.number for name in last.incarnations):
             self._is_ready = True
-            self._chronicle.ready(dict(self._pids))
+            self._chronicle.ready(dict(self._desk.pids))
 
     def _epoch_of(self, name: str) -> int:
         state = self._states.get(name)
@@ -346,6 +319,9 @@ class CoordinatorServer:
         past = self._chronicle.past
         if past.last is None or past.outstanding is not None or not self._is_ready:
             return
+        if past.last.number == self._considered:
+            return
+        self._considered = past.last.number
         known = [planned.at_step for planned in self._spec.plans]
         at = known.index(past.wanted_at) if past.wanted_at in known else 0
         if at + 1 >= len(known) or past.plans[past.last.number] != self._spec.plans[at].plan:
@@ -354,22 +330,78 @@ class CoordinatorServer:
         reason = f"the job file says so: [[change]] at_step = {following.at_step}"
         self._take(PlanWanted(following.plan, reason, following.at_step))
 
-    def _hear_launcher(self, message: StopAsked | NodeEnded) -> None:
-        match message:
-            case StopAsked(signal=signal):
-                if self._chronicle.past.stop is None:
-                    reason = "stopping at the next step boundary; once more to stop at once"
-                    self._chronicle.tell([events.StopRequested(signal=signal, reason=reason)])
-                    self._take(StopWanted(signal))
-            case NodeEnded(node=node, how=how):
-                self._forget(node)
-                self._take(NodeDead(node, how))
+    def _stop_watching(self) -> None:
+        self._watched = 0
+        self._watch.suspend()
+
+    def _watch_if_all_train(self) -> None:
+        """Hangs are looked for while everybody of the last order is in it, well, and heard of: who
+        is cut off may get on without our knowing.
+        """
+        past = self._chronicle.past
+        last = past.last
+        if last is None or self._watched == last.number or self._silent_nodes():
+            return
+        nodes = self._dispatch.nodes
+        if all(
+            (state := self._states.get(name)) is not None
+            and _trains(state, last.number)
+            and node_of(name) in nodes
+            for name in last.incarnations
+        ):
+            self._watched = last.number
+            self._watch.begin(past.plans[last.number], now_ms())
+
+    def _silent_nodes(self) -> list[str]:
+        """Connected, and yet without a beat for many intervals."""
+        patience_ms = max(1000, 10 * self._spec.config.recovery.heartbeat_ms)
+        now = now_ms()
+        return [n for n in self._dispatch.nodes if now - self._heard_ms.get(n, now) > patience_ms]
+
+    def _look_for_hangs(self) -> None:
+        silent = self._silent_nodes()
+        if silent:
+            self._stop_watching()
+        lost_ms = now_ms() - self._spec.config.recovery.lost_after_ms
+        for node in silent:
+            if self._heard_ms[node] < lost_ms:
+                self._dispatch.hang_up(node)
+        for hang in self._watch.check(now_ms()):
+            state = self._states.get(hang.worker)
+            self._watch.gone(hang.worker)
+            if state is None:
+                continue
+            if self._giving_up.is_strict:
+                failure = Failure(hang.worker, f"hangs: {hang.reason}", is_consequence=False)
+                self._giving_up.failed(failure, now_ms())
+            else:
+                self._take(WorkerHung(state.member, hang.reason))
 
     def _settle(self) -> None:
         if self._chronicle.ledger.next_step > self._settled:
             self._settled = self._chronicle.ledger.next_step
-            for node in self._nodes.values():
-                node.connection.send(Settled(step=self._settled))
+            self._dispatch.to_all(Settled(step=self._settled))
+
+    def _give_up_if_due(self) -> None:
+        now, step = now_ms(), self._chronicle.ledger.next_step
+        cause = self._giving_up.cause(now)
+        if cause is not None and self._ending is None:
+            self._fail(cause, step)
+        elif self._giving_up.is_stuck(now):
+            self._end("failed", f"nobody has got on for a long time, {after_steps(step)}")
+
+    def _fail(self, cause: Failure, step: int) -> None:
+        past = self._chronicle.past
+        plan = past.plans[past.last.number] if past.last is not None else past.wanted
+        role = plan.role(cause.worker) if cause.worker in plan.seats else "no role yet"
+        self._chronicle.tell(
+            [events.WorkerFailed(worker=cause.worker, role=role, step=step, reason=cause.why)]
+        )
+        log = Path(self._spec.run_dir) / log_name(cause.worker)
+        self._end(
+            "failed",
+            f"worker {cause.worker} ({role}) {cause.why}, {after_steps(step)}; its log is {log}",
+        )
 
     # Effects.
 
@@ -382,18 +414,18 @@ class CoordinatorServer:
             self._journal.sync()
             self._do(effect)
         self._journal.sync()
-        self._send_orders()
+        self._dispatch.flush()
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case Send(member=member, message=Order() as order):
-                self._add_order(member, order)
             case Send(member=member, message=message):
-                self._send(member, ToMember(member=member, message=_for_worker(message)))
+                self._dispatch.to_worker(member, message)
             case Kill(member=member, reason=reason):
-                self._send(member, KillWorker(member=member, reason=reason))
+                self._dispatch.to_node(
+                    node_of(member.name), KillWorker(member=member, reason=reason)
+                )
             case Start(member=member):
-                self._send(member, StartWorker(member=member))
+                self._dispatch.to_node(node_of(member.name), StartWorker(member=member))
             case Decided(text=text, details=details):
                 self._chronicle.tell([events.Decided(reason=text, details=details)])
             case Finish(version=version):
@@ -401,52 +433,16 @@ class CoordinatorServer:
             case Fail(reason=reason):
                 self._end("failed", reason)
 
-    def _send(self, member: Member, message: Message) -> None:
-        node = self._nodes.get(node_of(member.name))
-        if node is not None:
-            node.connection.send(message)
-
-    def _add_order(self, member: Member, order: Order) -> None:
-        key = (node_of(member.name), order.number)
-        _, shares = self._orders.setdefault(key, (order, {}))
-        shares[member.name] = order
-
-    def _send_orders(self) -> None:
-        """One message per node."""
-        orders, self._orders = self._orders, {}
-        for (name, number), (order, shares) in orders.items():
-            node = self._nodes.get(name)
-            if node is not None:
-                own = {worker: mine.share for worker, mine in shares.items()}
-                node.connection.send(self._packer.pack(order, own, node.last_order))
-                node.last_order = number
-
     def _finish(self, version: int) -> None:
-        steps = self._spec.config.job.steps
+        steps, stop = self._spec.config.job.steps, self._chronicle.past.stop
         if version >= steps:
             self._end("finished", f"all {steps} steps are done")
         else:
-            stop = self._chronicle.past.stop
             self._end("stopped", f"{stop.reason if stop else 'asked for'}, at a step boundary")
 
-    # Clients.
 
-    def _serve(self, connection: ServerConnection, message: object) -> None:
-        connection.send(messages.Done(text="not yet", ok=False))
-
-
-def _for_worker(message: Freeze | Void | Stop | Leave | Order) -> messages.ToWorker:
-    match message:
-        case Freeze():
-            return FreezeMessage(freeze=message)
-        case Void(number=number, reason=reason):
-            return messages.VoidMessage(number=number, reason=reason)
-        case Stop(reason=reason):
-            return messages.Stop(reason=reason)
-        case Leave():
-            return messages.Leave()
-        case Order():
-            return messages.OrderMessage(order=message)
+def _trains(state: WorkerState, epoch: int) -> bool:
+    return state.epoch == epoch and not (state.is_frozen or state.broken or state.is_done)
 
 
 def _took_over(term: int) -> events.CoordinatorStarted:
@@ -458,7 +454,7 @@ def _took_over(term: int) -> events.CoordinatorStarted:
 def settings_of(spec: CoordinatorSpec) -> Settings:
     recovery = spec.config.recovery
     return Settings(
-        plan=_first_plan(spec),
+        plan=spec.plans[0].plan,
         mode="fast" if recovery.mode == "fast" else "exact",
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,
@@ -466,10 +462,6 @@ def settings_of(spec: CoordinatorSpec) -> Settings:
         max_restarts=recovery.max_restarts + 1,
         restart_window_ms=int(1000 * recovery.restart_window_s),
     )
-
-
-def _first_plan(spec: CoordinatorSpec) -> Plan:
-    return spec.plans[0].plan
 
 
 def run_coordinator(spec: CoordinatorSpec, launcher: socket.socket, listener_fd: int) -> int:

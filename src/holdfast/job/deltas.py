@@ -3,22 +3,79 @@
 An order names every worker of the plan with its incarnation. On a large job that is most of its
 bytes, and from one order to the next almost nothing of it changes; so an agent keeps what the last
 order said, and is sent what differs. The plan itself is already a difference (control/order.py).
-After a reconnect everything is sent in full again.
+After a reconnect everything is sent in full again. Lists of micro-batches, the other long part, are
+sent as runs: 0-499.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 import msgspec
 
 from holdfast.control.order import Order, Share
+from holdfast.control.report import Part
 from holdfast.errors import InternalError
 from holdfast.job.messages import OrderForNode
 
-_SHARE = msgspec.msgpack.Decoder(Share)
 _ORDER = msgspec.msgpack.Decoder(Order)
 _ENCODER = msgspec.msgpack.Encoder()
 KEPT_ORDERS = 8
 """Of which the incarnations are remembered; a node that is further behind gets all of them."""
+
+
+Runs = tuple[tuple[int, int], ...]
+"""Numbers in their order, as (first, last) of every stretch that counts up by one."""
+
+
+def to_runs(numbers: Iterable[int]) -> Runs:
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] + 1 == number:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return tuple(runs)
+
+
+def from_runs(runs: Runs) -> tuple[int, ...]:
+    return tuple(number for first, last in runs for number in range(first, last + 1))
+
+
+class _PackedShare(msgspec.Struct, frozen=True, array_like=True):
+    share: Share
+    """But for what follows."""
+    micro_batches: Runs
+    speak: Runs
+    recompute: dict[Part, Runs]
+
+
+_SHARE = msgspec.msgpack.Decoder(_PackedShare)
+
+
+def pack_share(share: Share | None) -> bytes:
+    """Nothing where there is none."""
+    if share is None:
+        return b""
+    bare = msgspec.structs.replace(share, micro_batches=(), speak=(), recompute={})
+    return _ENCODER.encode(
+        _PackedShare(
+            bare,
+            to_runs(share.micro_batches),
+            to_runs(share.speak),
+            {part: to_runs(numbers) for part, numbers in share.recompute.items()},
+        )
+    )
+
+
+def unpack_share(data: bytes) -> Share | None:
+    if not data:
+        return None
+    packed = _SHARE.decode(data)
+    return msgspec.structs.replace(
+        packed.share,
+        micro_batches=from_runs(packed.micro_batches),
+        speak=from_runs(packed.speak),
+        recompute={part: from_runs(runs) for part, runs in packed.recompute.items()},
+    )
 
 
 class OrderPacker:
@@ -38,7 +95,7 @@ class OrderPacker:
             order=common,
             since=base,
             gone=gone,
-            shares={w: b"" if s is None else _ENCODER.encode(s) for w, s in shares.items()},
+            shares={worker: pack_share(share) for worker, share in shares.items()},
         )
 
     def _common(self, order: Order, since: int) -> tuple[bytes, int, tuple[str, ...]]:
@@ -75,14 +132,15 @@ class OrderUnpacker:
                     f"order {order.number} completes order {message.since}, the last one here is "
                     f"{self._number}"
                 )
-            kept = {n: i for n, i in self._incarnations.items() if n not in message.gone}
-            incarnations = kept | incarnations
+            incarnations = self._incarnations | incarnations
+            for name in message.gone:
+                del incarnations[name]
         self._number, self._incarnations = order.number, incarnations
         return {
             worker: msgspec.structs.replace(
                 order,
                 incarnations=incarnations,
-                share=_SHARE.decode(share) if share else None,
+                share=unpack_share(share),
             )
             for worker, share in message.shares.items()
         }

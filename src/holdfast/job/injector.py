@@ -53,15 +53,20 @@ def find_target(fault: Fault, plan: Plan, chance: random.Random) -> str:
 class Schedule:
     """Which faults are due. Not those that workers do to themselves at a step."""
 
-    def __init__(self, faults: Sequence[Fault], seed: int, now_ms: int, first_step: int) -> None:
-        """`first_step`: what was due before it has happened, be it under another coordinator."""
+    def __init__(
+        self, faults: Sequence[Fault], seed: int, now_ms: int, done: Sequence[str] = ()
+    ) -> None:
+        """`done`: the kinds that have struck already, under coordinators before this one."""
         self._chance = random.Random(seed)
         self._at_step = [
             fault
             for fault in faults
             if not fault.mean_time_s and not (fault.is_inside and fault.at_step is not None)
         ]
-        self._at_step = [fault for fault in self._at_step if (fault.at_step or 0) >= first_step]
+        for kind in done:
+            struck = [fault for fault in self._at_step if fault.kind == kind]
+            for fault in sorted(struck, key=lambda fault: fault.at_step or 0)[:1]:
+                self._at_step.remove(fault)
         self._repeated = [(self._next(f, now_ms), f) for f in faults if f.mean_time_s]
 
     def _next(self, fault: Fault, now_ms: int) -> int:

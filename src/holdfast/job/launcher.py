@@ -203,7 +203,7 @@ class _Run:
                 host=host,
                 port=port,
                 secret=self._secret,
-                tls_cert=self._job.config.job.tls_cert,
+                tls_cert=resolved(self._job).job.tls_cert,
                 heartbeat_ms=self._job.config.recovery.heartbeat_ms,
                 log_dir=os.path.abspath(self._directory / LOGS),
                 assignment=self._assignment(),

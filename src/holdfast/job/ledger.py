@@ -61,6 +61,11 @@ class Ledger:
             self.epoch = epoch.number
         return self._settle()
 
+    def begun(self, number: int) -> None:
+        """Everybody was seen in this epoch, by a ledger before this one."""
+        self.epoch = number
+        self._changes = {n: told for n, told in self._changes.items() if n > number}
+
     def drop(self, number: int) -> None:
         """An order that nobody will enter."""
         self._epochs.pop(number, None)

@@ -212,6 +212,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     """How long its beats have been missing; 0 = they come."""
     is_stopped: bool = False
     """By a signal."""
+    is_busy: bool = False
+    """It uses a processor, or waits for one; only looked at where it has not moved for a while."""
 
 
 class Beat(Message, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
 
 def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
     check_device(config)
+    _check_tls(config)
     _check_steps(config, plans)
     transitions: list[Transition] = []
     for number, planned in enumerate(plans):
@@ -82,6 +83,17 @@ def _places(config: JobConfig) -> list[tuple[str, int, ParallelSection]]:
         for change in config.changes
     ]
     return [first, *changes]
+
+
+def _check_tls(config: JobConfig) -> None:
+    cert, key = config.job.tls_cert, config.job.tls_key
+    if bool(cert) != bool(key):
+        raise HoldfastError(
+            f"job.tls_cert = {cert!r} and job.tls_key = {key!r}: TLS needs both, or neither"
+        )
+    for name, path in (("tls_cert", cert), ("tls_key", key)):
+        if path and not Path(path).is_file():
+            raise HoldfastError(f"job.{name} = {path!r}: there is no such file")
 
 
 def _check_steps(config: JobConfig, plans: list[Planned]) -> None:

@@ -143,9 +143,11 @@ def resolved(job: Job) -> JobConfig:
         Change(at_step=change.at_step, parallel=own_copy(change.parallel, number))
         for number, change in enumerate(config.changes, 1)
     )
+    files = {key: getattr(config.job, key) for key in ("tls_cert", "tls_key")}
+    absolute = {key: os.path.abspath(path) for key, path in files.items() if path}
     return msgspec.structs.replace(
         config,
-        job=msgspec.structs.replace(config.job, run_dir=""),
+        job=msgspec.structs.replace(config.job, run_dir="", **absolute),
         data=data,
         parallel=own_copy(config.parallel, 0),
         changes=changes,

@@ -5,11 +5,11 @@ already add such times up. Time is weighed: a minute at 11/12 of the healthy pac
 seconds and 5 seconds lost to missing devices. So the parts always add up to the time that passed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.errors import HoldfastError, invariant
+from holdfast.errors import invariant
 
 BUCKETS = {
     "PROGRAM_STARTUP": "first step after a restart: compilation, warm-up, connection set-up",
@@ -109,17 +109,3 @@ class Ledger:
 
     def _check(self, cause: str) -> None:
         invariant(cause in BUCKET_OF, f"{cause!r} is not among the causes of lost time")
-
-
-def merge_budgets(budgets: Iterable[Budget]) -> Budget:
-    """One budget over several spans of time."""
-    parts = list(budgets)
-    if not parts:
-        raise HoldfastError("there is no budget to add up: 0 given, at least 1 needed")
-    lost: dict[str, float] = {}
-    for cause in BUCKET_OF:
-        if span := sum(part.lost_ms.get(cause, 0.0) for part in parts):
-            lost[cause] = span
-    return Budget(
-        sum(part.total_ms for part in parts), sum(part.productive_ms for part in parts), lost
-    )

@@ -8,11 +8,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from holdfast.observe.events import (
+    CoordinatorStarted,
+    Decided,
     Event,
+    FaultInjected,
     JobEnded,
     JobStarted,
     PlanChanged,
     PlanStarted,
+    Recovered,
     StepDone,
     StepSkipped,
     StopRequested,
@@ -42,6 +46,14 @@ def describe_event(event: Event) -> str:
             return f"step {event.step + 1} was not applied: {event.reason}"
         case PlanChanged():
             return describe_change(event)
+        case Recovered():
+            return describe_recovery(event)
+        case Decided(reason=reason):
+            return reason
+        case CoordinatorStarted(term=term, reason=reason):
+            return f"coordinator number {term}: {reason}"
+        case FaultInjected():
+            return f"fault on purpose: {event.fault} for {event.target}"
         case StopRequested():
             return f"{event.signal}: {event.reason}"
         case JobEnded(outcome="stopped"):
@@ -62,6 +74,15 @@ def describe_change(event: PlanChanged) -> str:
         f"{event.groups_kept} of {count(event.groups_kept + event.groups_made, 'group')} kept",
     ]
     return f"{after_steps(event.step)}: changed to {event.shape} ({', '.join(words)})"
+
+
+def describe_recovery(event: Recovered) -> str:
+    lost = f", {', '.join(event.lost)} lost" if event.lost else ""
+    again = f", {count(event.micro_batches, 'micro-batch')} again" if event.micro_batches else ""
+    return (
+        f"{after_steps(event.step)}: recovered with {event.shape} "
+        f"(stall {format_seconds(event.stall_s)}{again}{lost})"
+    )
 
 
 def after_steps(number: int) -> str:

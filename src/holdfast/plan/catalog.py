@@ -4,6 +4,10 @@ Costs are floating-point operations of one micro-batch in units of 10^12 (what o
 a second at 1 TFLOP/s); a measured profile replaces them. Activations are 34 bytes per token and
 hidden element for a block (16-bit, attention without a stored score matrix), the usual count for
 Megatron-style blocks.
+
+Qwen 2.5 models are Llama-like but for biases on queries, keys and values, under 0.01 % of their
+parameters, which are left out here; their sizes are those of the published configurations. They
+can be planned for and simulated; jobs train Llamas.
 """
 
 import msgspec
@@ -65,6 +69,30 @@ LLAMA = {
         dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, hidden=28672, vocab=32000
     ),
 }
+
+
+QWEN = {
+    "qwen-7b": LlamaShape(
+        dim=3584, num_layers=28, num_heads=28, num_kv_heads=4, hidden=18944, vocab=152064
+    ),
+    "qwen-14b": LlamaShape(
+        dim=5120, num_layers=48, num_heads=40, num_kv_heads=8, hidden=13824, vocab=152064
+    ),
+    "qwen-32b": LlamaShape(
+        dim=5120, num_layers=64, num_heads=40, num_kv_heads=8, hidden=27648, vocab=152064
+    ),
+    "qwen-72b": LlamaShape(
+        dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, hidden=29568, vocab=152064
+    ),
+}
+
+
+def model_shape(name: str) -> LlamaShape:
+    """Of any model that can be planned for."""
+    known = LLAMA | QWEN
+    if name not in known:
+        raise HoldfastError(f"model {name!r} is unknown; known: {', '.join(known)}")
+    return known[name]
 
 
 def llama_shape(name: str) -> LlamaShape:

@@ -3,19 +3,29 @@
 A search compares hundreds of pipelines, and most of what `timeline.py` does (names, lanes,
 routes, numbered computations) is the same for all of them. Here a pipeline is three lists of
 times and two of links. The rules are those of `orders.py` and `timeline.py`, and a test compares
-the two on random chains: they must agree to the last bit of rounding.
+the two on random chains: they must agree to rounding.
+
+    1. Every stage does the forwards of its warm-up, the first stage first.
+    2. Rounds, one per micro-batch, the last stage first: a forward, if any are left, which the
+       stage above sent one round earlier; a backward, which the stage below sent in this round;
+       with a split backward, the weights' part of an earlier micro-batch.
+    3. The weights' parts that are left.
+
+So a stage needs two numbers between rounds: when it is free, and when the next activation
+arrives. A round is a max-plus linear map of these numbers, the same for all rounds in which
+everyone has everything to do. Where one of them moved all numbers by the same time, the next ones
+do too, and are skipped.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import msgspec
 
-FORWARD, BACKWARD, WEIGHT = 0, 1, 2
-"""Kinds of computation. With a split backward, BACKWARD is its input part."""
+Channel = tuple[float, float]
+"""(latency, occupancy) of a message."""
 
-Order = tuple[tuple[int, int], ...]
-"""(kind, micro-batch) in the order in which a stage computes."""
+EQUAL = 4e-15
+"""Times are equal if they differ by less than this share: a few roundings."""
 
 
 class ChainTime(msgspec.Struct, frozen=True):
@@ -25,105 +35,144 @@ class ChainTime(msgspec.Struct, frozen=True):
     """Per stage, (start, end) of the last computation that adds to its gradients."""
 
 
-@lru_cache(maxsize=4096)
-def chain_order(kind: str, depth: int, rank: int, num_micro_batches: int) -> Order:
-    """What a stage computes, in order; the same as the rules of `orders.py` for one stage each."""
-    m = num_micro_batches
-    if kind == "gpipe":
-        return (*((FORWARD, j) for j in range(m)), *((BACKWARD, j) for j in range(m)))
-    split = kind == "zero-bubble"
-    warm_up = min(depth - 1 - rank, m)
-    order = [(FORWARD, j) for j in range(warm_up)]
-    for step in range(m):
-        if warm_up + step < m:
-            order.append((FORWARD, warm_up + step))
-        order.append((BACKWARD, step))
-        if split and step >= rank:
-            order.append((WEIGHT, step - rank))
-    if split:
-        order += [(WEIGHT, j) for j in range(max(0, m - rank), m)]
-    return tuple(order)
-
-
-@lru_cache(maxsize=4096)
 def chain_in_flight(kind: str, depth: int, rank: int, num_micro_batches: int) -> int:
-    """The most micro-batches a stage holds between forward and the end of backward."""
-    held = most = 0
-    done = WEIGHT if kind == "zero-bubble" else BACKWARD
-    for what, _ in chain_order(kind, depth, rank, num_micro_batches):
-        if what == FORWARD:
-            held += 1
-            most = max(most, held)
-        elif what == done:
-            held -= 1
-    return most
+    """The most micro-batches a stage holds between forward and the end of backward. A split
+    backward ends with its weights' part, which a stage puts off for as many as are above it.
+    """
+    most = {"gpipe": num_micro_batches, "zero-bubble": depth}.get(kind, depth - rank)
+    return min(most, num_micro_batches)
 
 
 def chain_time(
     kind: str,
     times: Sequence[tuple[float, float, float]],
     num_micro_batches: int,
-    down: Sequence[tuple[float, float]] = (),
-    up: Sequence[tuple[float, float]] = (),
+    down: Sequence[Channel] = (),
+    up: Sequence[Channel] = (),
 ) -> ChainTime:
     """`times` per stage: forward, backward for the input, backward for the weights.
 
-    `down[k]` and `up[k]` are (latency, occupancy) of a message from stage k to k + 1 and back.
-    Stages take turns: one works until it has to wait for a neighbour, whose turn it is then.
+    `down[k]` and `up[k]` are the channels from stage k to k + 1 and back.
     """
     depth, m = len(times), num_micro_batches
     split = kind == "zero-bubble"
-    orders = [chain_order(kind, depth, rank, m) for rank in range(depth)]
-    # When the activation, the gradient of a micro-batch reaches a stage; -1: not yet.
-    forwards = [[-1.0] * m for _ in range(depth)]
-    backwards = [[-1.0] * m for _ in range(depth)]
-    forwards[0], backwards[-1] = [0.0] * m, [0.0] * m
-    at, free = [0] * depth, [0.0] * depth
-    # Per stage, until when the channels to the next and to the previous one are busy.
-    busy_down, busy_up = [0.0] * depth, [0.0] * depth
-    last = [(0.0, 0.0)] * depth
-    turns = list(range(depth - 1, -1, -1))
-    while turns:
-        k = turns.pop()
-        order, position, now = orders[k], at[k], free[k]
-        above, below = forwards[k], backwards[k]
-        forward, backward, weight = times[k]
-        if not split:
-            backward += weight
-        begin = position
-        while position < len(order):
-            what, j = order[position]
-            if what == FORWARD:
-                arrival = above[j]
-                if arrival < 0.0:
-                    break
-                now = (arrival if arrival > now else now) + forward
-                if k + 1 < depth:
-                    sent = now
-                    if down:
-                        latency, occupancy = down[k]
-                        sent = busy_down[k] = max(now, busy_down[k]) + occupancy
-                        sent += latency
-                    forwards[k + 1][j] = sent
-            elif what == BACKWARD:
-                arrival = below[j]
-                if arrival < 0.0:
-                    break
-                start = arrival if arrival > now else now
-                now = start + backward
-                if k:
-                    sent = now
-                    if up:
-                        latency, occupancy = up[k - 1]
-                        sent = busy_up[k] = max(now, busy_up[k]) + occupancy
-                        sent += latency
-                    backwards[k - 1][j] = sent
-                last[k] = (start, now)
-            else:
-                last[k] = (now, now + weight)
-                now += weight
-            position += 1
-        at[k], free[k] = position, now
-        if position > begin:
-            turns += [n for n in (k - 1, k + 1) if 0 <= n < depth and at[n] < len(orders[n])]
-    return ChainTime(max(free), tuple(last))
+    if not split:
+        times = [(forward, backward + weight, 0.0) for forward, backward, weight in times]
+    chain = _Chain(times, m, down, up)
+    chain.warm_up([m if kind == "gpipe" else min(depth - 1 - k, m) for k in range(depth)])
+    # From the first round in which all weights' parts are due, as long as forwards are left.
+    steady = range(depth - 1 if split else 0, m if kind == "gpipe" else m - depth + 1)
+    chain.play(steady)
+    ends = [free + min(k, m) * times[k][2] for k, free in enumerate(chain.free)]
+    lasts = [weight if split else backward for _, backward, weight in times]
+    return ChainTime(
+        max(ends), tuple((end - last, end) for end, last in zip(ends, lasts, strict=True))
+    )
+
+
+class _Chain:
+    def __init__(
+        self,
+        times: Sequence[tuple[float, float, float]],
+        num_micro_batches: int,
+        down: Sequence[Channel],
+        up: Sequence[Channel],
+    ) -> None:
+        self.times, self.m = times, num_micro_batches
+        depth = len(times)
+        none, free = (0.0, 0.0), [(0.0, 0.0)] * (depth - 1)
+        self.down, self.up = [*(down or free), none], [none, *(up or free)]
+        self.free = [0.0] * depth
+        self.arrival = [0.0] * (depth + 1)
+        """Of the next activation."""
+        self.num_warm: Sequence[int] = ()
+        # A message that takes no longer than the computation before it never waits for its
+        # channel, so the channel is a delay only. For the others: until when they are busy.
+        self.busy_down = _narrow(self.down, [forward for forward, _, _ in times])
+        self.busy_up = _narrow(self.up, [backward for _, backward, _ in times])
+
+    def warm_up(self, counts: Sequence[int]) -> None:
+        self.num_warm = counts
+        arrivals = [0.0] * (self.m + 1)
+        for k, count in enumerate(counts):
+            now, forward = 0.0, self.times[k][0]
+            sent: list[float] = []
+            for arrival in arrivals[:count]:
+                now = max(arrival, now) + forward
+                sent.append(_sent(now, self.down[k], self.busy_down, k))
+            self.free[k] = now
+            self.arrival[k] = arrivals[count] if count < len(arrivals) else 0.0
+            arrivals = sent
+
+    def play(self, steady: range) -> None:
+        """All rounds; those in `steady` are alike."""
+        rows = [
+            (k, *self.times[k], sum(self.down[k]), sum(self.up[k]), self.num_warm[k])
+            for k in range(len(self.times) - 1, -1, -1)
+        ]
+        number, moved = 0, 0.0
+        while number < self.m:
+            before = self._state() if number in steady else []
+            first = self.free[0]
+            self._round(number, rows)
+            last, moved = moved, self.free[0] - first
+            if before and abs(moved - last) <= EQUAL * self.free[0]:
+                number += self._skip(before, steady.stop - 1 - number, moved)
+            number += 1
+
+    def _round(
+        self, number: int, rows: Sequence[tuple[int, float, float, float, float, float, int]]
+    ) -> None:
+        free, arrival, m = self.free, self.arrival, self.m
+        busy_down, busy_up = self.busy_down, self.busy_up
+        returned = 0.0
+        for k, forward, backward, weight, down, up, num_warm in rows:
+            now = free[k]
+            if num_warm + number < m:
+                if arrival[k] > now:
+                    now = arrival[k]
+                now += forward
+                arrival[k + 1] = now + down
+                if k in busy_down:
+                    arrival[k + 1] = _sent(now, self.down[k], busy_down, k)
+            if returned > now:
+                now = returned
+            now += backward
+            returned = _sent(now, self.up[k], busy_up, k) if k in busy_up else now + up
+            free[k] = now + weight if number >= k else now
+
+    def _state(self) -> list[float]:
+        """All numbers that matter to the next round; nothing arrives at the first stage."""
+        return [
+            *self.free,
+            *self.arrival[1:],
+            *self.busy_down.values(),
+            *self.busy_up.values(),
+        ]
+
+    def _skip(self, before: list[float], count: int, moved: float) -> int:
+        """Skip `count` rounds, if the last one moved everything by the same time."""
+        limit = EQUAL * self.free[0]
+        for old, new in zip(before, self._state(), strict=True):
+            if abs(new - old - moved) > limit:
+                return 0
+        more = count * moved
+        self.free = [time + more for time in self.free]
+        self.arrival = [0.0, *(time + more for time in self.arrival[1:])]
+        self.busy_down = {k: time + more for k, time in self.busy_down.items()}
+        self.busy_up = {k: time + more for k, time in self.busy_up.items()}
+        return count
+
+
+def _narrow(channels: Sequence[Channel], times: Sequence[float]) -> dict[int, float]:
+    pairs = zip(channels, times, strict=True)
+    return {k: 0.0 for k, ((_, occupancy), time) in enumerate(pairs) if occupancy > time}
+
+
+def _sent(now: float, channel: Channel, busy: dict[int, float], k: int) -> float:
+    """When a message that leaves now arrives."""
+    latency, occupancy = channel
+    sent = max(now, busy.get(k, 0.0)) + occupancy
+    if k in busy:
+        busy[k] = sent
+    return sent + latency

@@ -7,46 +7,39 @@ taken as ordinary ones: a plan is made for many steps.
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import floor
 
 import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.chain_time import ChainTime, chain_in_flight, chain_time
 from holdfast.plan.check import gib
-from holdfast.plan.closed import steady_period
+from holdfast.plan.estimate import estimate_chain, pace_of
 from holdfast.plan.footprint import Footprint
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.pipes import Pipe, Sketch, Team
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Link, Profile, message_link, unit_cost
-from holdfast.plan.sharing import Affine, split_units
-from holdfast.plan.tail import ring
+from holdfast.plan.rings import Held, Rings
+from holdfast.plan.sharing import Affine, share_micro_batches, split_units
 
 TeamKind = tuple[int, int, float]
 """Tensor degree, shard degree, slow-down."""
 
 
-class PipeKind(msgspec.Struct, frozen=True):
-    """Everything about a pipeline that decides its time."""
+Shape = tuple[tuple[TeamKind, ...], tuple[int, ...]]
+"""Teams and bounds of a pipeline, wherever its workers are."""
+
+
+class PipeKind(msgspec.Struct, frozen=True, eq=False):
+    """Everything about a pipeline that decides its time. Of one cost model, equal ones are the
+    same object, so that looking one up does not look at all its teams.
+    """
 
     teams: tuple[TeamKind, ...]
     bounds: tuple[int, ...]
     down: tuple[Link, ...]
     up: tuple[Link, ...]
-
-
-class Held(msgspec.Struct, frozen=True):
-    """A stage as the reductions see it."""
-
-    first: int
-    stop: int
-    seats: int
-    """Into how many slices its workers cut a unit."""
-    start: float
-    end: float
-    """Of the last computation that adds to its gradients."""
-    count: int = 1
-    """How many stages are exactly like this one."""
 
 
 class CostModel:
@@ -72,6 +65,7 @@ class CostModel:
             [c.forward + c.backward_input + c.backward_weight + more
              for c, more in zip(costs, again, strict=True)]
         )  # fmt: skip
+        self.unit_work = [b - a for a, b in pairwise(self.work)]
         self.gradient = _prefix([cost.backward_input + cost.backward_weight for cost in costs])
         buckets = HolderMap(plan).buckets
         self.bucket_bytes = [
@@ -79,11 +73,18 @@ class CostModel:
             for bucket in buckets
         ]
         self.buckets = _prefix(self.bucket_bytes)
-        self.involved = _involved(self.footprint, len(plan.units))
+        self.largest_bucket = max(self.bucket_bytes)
+        tied = _tied(self.footprint)
+        self.rings = Rings(self.bucket_bytes, self.gradient, tied, profile.reduce)
         self._kinds: dict[Pipe, PipeKind] = {}
+        self._equal: dict[tuple[object, ...], PipeKind] = {}
+        self._steps: dict[tuple[object, ...], float] = {}
         self._links: dict[tuple[Team, Team], tuple[Link, Link]] = {}
         self._chains: dict[tuple[PipeKind, int, str], ChainTime] = {}
         self._paces: dict[tuple[PipeKind, str, int], Affine] = {}
+        self._rough: dict[tuple[tuple[TeamKind, ...], float], Affine] = {}
+        self._lines: dict[tuple[Shape, str, int], Affine] = {}
+        self._refusals: dict[tuple[PipeKind, int, str], str] = {}
         self._splits: dict[tuple[object, ...], tuple[int, ...] | None] = {}
         self.was_tight = False
         """Was anything refused for its memory?"""
@@ -113,15 +114,34 @@ class CostModel:
             self.was_tight |= bool(self.footprint.limit) and self._splits[key] is None
         return self._splits[key]
 
+    def rough(self, teams: tuple[TeamKind, ...], fill: float) -> Affine:
+        """Time as fixed + slope * m, as if equal units could go to any team; `fill` is the share
+        of a stage's time that every further stage adds to a step.
+        """
+        key = (teams, fill)
+        if key not in self._rough:
+            block = max(self.unit_work[1:-1], default=self.work[-1])
+            num_blocks = floor(self.work[-1] / block + 1e-9)
+            paces = [(0.0, block * self.pace(team)) for team in teams]
+            counts = share_micro_batches(paces, num_blocks)
+            loads = [count * pace for count, (_, pace) in zip(counts, paces, strict=True)]
+            slope = max(*loads, max(self.unit_work) / block * min(paces)[1])
+            room = sum((slope - load) / pace for load, (_, pace) in zip(loads, paces, strict=True))
+            rest = self.work[-1] / block - num_blocks  # less than a block: most of the head
+            slope += max(0.0, rest - room) * min(paces)[1]
+            self._rough[key] = (fill * max(0.0, sum(loads) - slope), slope)
+        return self._rough[key]
+
     def kind_of(self, pipe: Pipe) -> PipeKind:
         if pipe not in self._kinds:
             links = [self._link(a, b) for a, b in pairwise(pipe.teams)]
-            self._kinds[pipe] = PipeKind(
+            parts = (
                 tuple((team.tensor, team.shard, team.slow) for team in pipe.teams),
                 pipe.bounds,
                 tuple(down for down, _ in links),
                 tuple(up for _, up in links),
             )
+            self._kinds[pipe] = self._equal.setdefault(parts, PipeKind(*parts))
         return self._kinds[pipe]
 
     def _link(self, above: Team, below: Team) -> tuple[Link, Link]:
@@ -170,76 +190,96 @@ class CostModel:
         key = (kind, schedule, near)
         if key not in self._paces:
             times = self.stage_times(kind, schedule == "zero-bubble")
-            forward = [f for f, _, _ in times]
-            backward = [i + w for _, i, w in times]
-            sizes = [self.plan.units[stop - 1].boundary_bytes for stop in kind.bounds[1:-1]]
-            delay = [
-                (a.latency + a.occupancy(size) + b.latency + b.occupancy(size)) / 2
-                for a, b, size in zip(kind.down, kind.up, sizes, strict=True)
-            ]
-            slope = steady_period(forward, backward, delay)
+            slope = pace_of(schedule, times, self._delays(kind))
             self._paces[key] = (self.chain(kind, near, schedule).end - slope * near, slope)
         return self._paces[key]
+
+    def line(self, shape: Shape, schedule: str, near: int) -> Affine:
+        """The same by formula, with every message between nodes: for what is ranked only."""
+        key = (shape, schedule, near)
+        if key not in self._lines:
+            links = (self.profile.between_nodes,) * (len(shape[0]) - 1)
+            kind = PipeKind(*shape, links, links)
+            times, delays = self.stage_times(kind, schedule == "zero-bubble"), self._delays(kind)
+            slope = pace_of(schedule, times, delays)
+            time = estimate_chain(schedule, times, near, delays)
+            self._lines[key] = (time - slope * near, slope)
+        return self._lines[key]
+
+    def _delays(self, kind: PipeKind) -> list[float]:
+        """Of a message between neighbours, the mean of both directions."""
+        sizes = [self.plan.units[stop - 1].boundary_bytes for stop in kind.bounds[1:-1]]
+        return [
+            (a.latency + a.occupancy(size) + b.latency + b.occupancy(size)) / 2
+            for a, b, size in zip(kind.down, kind.up, sizes, strict=True)
+        ]
 
     # Whole sketches.
 
     def refusal(self, sketch: Sketch) -> str:
         """Why a sketch cannot be run; empty if it can."""
-        seen: set[tuple[PipeKind, int]] = set()
         for pipe, count in zip(sketch.pipes, sketch.counts, strict=True):
-            kind = self.kind_of(pipe)
-            if not count or (kind, count) in seen:
-                continue
-            seen.add((kind, count))
-            if sketch.kind == "zero-bubble" and count < pipe.depth:
+            key = (self.kind_of(pipe), count, sketch.kind)
+            if key not in self._refusals:
+                self._refusals[key] = self._refusal(pipe, count, sketch.kind) if count else ""
+            if self._refusals[key]:
                 self.was_tight = True
-                return f"{count} micro-batches do not fill {pipe.depth} stages of r{pipe.replica}"
-            for k, (team, (first, stop)) in enumerate(
-                zip(kind.teams, pairwise(kind.bounds), strict=True)
-            ):
-                kept = chain_in_flight(sketch.kind, pipe.depth, k, count)
-                if not self.footprint.fits(first, stop, team[0], team[1], kept):
-                    self.was_tight = True
-                    return self._too_much(pipe, k, kept)
+                return f"r{pipe.replica}{self._refusals[key]}"
+        return ""
+
+    def _refusal(self, pipe: Pipe, count: int, schedule: str) -> str:
+        if schedule == "zero-bubble" and count < pipe.depth:
+            return f": {count} micro-batches do not fill {pipe.depth} stages"
+        for k, (team, (first, stop)) in enumerate(
+            zip(pipe.teams, pairwise(pipe.bounds), strict=True)
+        ):
+            kept = chain_in_flight(schedule, pipe.depth, k, count)
+            if not self.footprint.fits(first, stop, team.tensor, team.shard, kept):
+                return self._too_much(pipe, k, kept)
         return ""
 
     def _too_much(self, pipe: Pipe, k: int, kept: int) -> str:
         team, first, stop = pipe.teams[k], pipe.bounds[k], pipe.bounds[k + 1]
         if team.tensor > self.footprint.max_tensor:
-            return f"tensor degree {team.tensor} is above {self.footprint.max_tensor}"
+            return f".s{k}: tensor degree {team.tensor} is above {self.footprint.max_tensor}"
         size = self.footprint.device_bytes(first, stop, team.tensor, team.shard, kept)
-        return (
-            f"r{pipe.replica}.s{k} needs {gib(size)} a device, it has {gib(self.footprint.limit)}"
-        )
+        return f".s{k} needs {gib(size)} a device, it has {gib(self.footprint.limit)}"
 
     def step_time(self, sketch: Sketch) -> float:
         """The step of the plan this sketch stands for, on the timeline."""
         numbers: dict[tuple[PipeKind, int], int] = {}
         for pipe, count in zip(sketch.pipes, sketch.counts, strict=True):
             if count:
-                key = (self.kind_of(pipe), count)
-                numbers[key] = numbers.get(key, 0) + 1
-        chains = [(kind, n, self.chain(kind, m, sketch.kind)) for (kind, m), n in numbers.items()]
+                kind = (self.kind_of(pipe), count)
+                numbers[kind] = numbers.get(kind, 0) + 1
+        key: tuple[object, ...] = (sketch.kind, *numbers.items())
+        if key not in self._steps:
+            self._steps[key] = self._step_time(numbers, sketch.kind)
+        return self._steps[key]
+
+    def _step_time(self, numbers: dict[tuple[PipeKind, int], int], schedule: str) -> float:
+        """`numbers`: how many pipelines there are of each kind and number of micro-batches."""
+        chains = [(kind, n, self.chain(kind, m, schedule)) for (kind, m), n in numbers.items()]
         computed = max(chain.end for _, _, chain in chains)
         held = [stage for entry in chains for stage in self.held_by(*entry)]
         return (
-            max(computed, self.reduced(held))
+            max(computed, self.rings.end(held))
             + self.profile.agree
             + self.profile.optimizer
-            + self.update_time(list(numbers))
+            + self.update_time([(kind.teams, kind.bounds) for kind, _ in numbers])
         )
 
     def compute_time(self, kind: PipeKind, num_micro_batches: int, schedule: str) -> float:
         return self.chain(kind, num_micro_batches, schedule).end if num_micro_batches else 0.0
 
-    def update_time(self, kinds: Sequence[tuple[PipeKind, int]]) -> float:
+    def update_time(self, shapes: Sequence[Shape]) -> float:
         """Of the worker that holds most."""
         if not self.profile.update:
             return 0.0
         most = max(
             self.footprint.most_held(first, stop, team[0], team[1])
-            for kind, _ in kinds
-            for team, (first, stop) in zip(kind.teams, pairwise(kind.bounds), strict=True)
+            for teams, bounds in shapes
+            for team, (first, stop) in zip(teams, pairwise(bounds), strict=True)
         )
         return self.profile.update * most
 
@@ -252,49 +292,24 @@ class CostModel:
             )
         ]
 
-    def reduced(self, held: Sequence[Held]) -> float:
-        """When the last unit is reduced over all its holders; the rules of `tail.py`."""
-        link = self.profile.reduce
-        if link == Link():
-            return 0.0
-        on: list[list[int]] = [[] for _ in self.plan.units]
-        for number, stage in enumerate(held):
-            for unit in range(stage.first, stage.stop):
-                on[unit].append(number)
-        ready: list[tuple[float, int, tuple[int, ...], float]] = []
-        rings: dict[tuple[tuple[int, ...], int], float] = {}
-        for unit, holders in enumerate(on):
-            if unit in self.involved:
-                holders = sorted({n for other in self.involved[unit] for n in on[other]})
-            numbers, size = tuple(holders), self.bucket_bytes[unit]
-            if (numbers, size) not in rings:
-                count = sum(held[n].count for n in numbers)
-                seats = min(held[n].seats for n in numbers)
-                alone = count < 2
-                rings[numbers, size] = 0.0 if alone else ring(size / seats, count, link)
-            if len(numbers) > 1 or held[numbers[0]].count > 1:
-                time = max([self._ready(held[n], unit) for n in numbers])
-                ready.append((time, -unit, numbers, rings[numbers, size]))
-        free = [0.0] * len(held)
-        for time, _, involved, duration in sorted(ready):
-            end = max([time, *[free[n] for n in involved]]) + duration
-            for n in involved:
-                free[n] = end
-        return max(free, default=0.0)
-
-    def _ready(self, held: Held, unit: int) -> float:
-        total = self.gradient[held.stop] - self.gradient[held.first]
-        if not held.first <= unit < held.stop or not total:
-            return held.end
-        before = (self.gradient[unit] - self.gradient[held.first]) / total
-        return held.end - (held.end - held.start) * before
+    def tail(self, shapes: Sequence[Shape], num_pipes: int, schedule: str) -> float:
+        """Reductions and update after the last backward, roughly; `shapes` are the different
+        pipelines.
+        """
+        work = self.backward_weight if schedule == "zero-bubble" else self.gradient
+        spans = [
+            (first, stop, team[0] * team[1], (work[stop] - work[first]) * self.pace(team))
+            for teams, bounds in shapes
+            for team, (first, stop) in zip(teams, pairwise(bounds), strict=True)
+        ]
+        return self.rings.rough(spans, num_pipes) + self.update_time(shapes)
 
 
 def _prefix(values: Sequence[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
 
-def _involved(footprint: Footprint, num_units: int) -> dict[int, tuple[int, ...]]:
+def _tied(footprint: Footprint) -> dict[int, tuple[int, ...]]:
     """For the first unit of every tied tensor: all units that hold it."""
     found: dict[int, tuple[int, ...]] = {}
     for _, units in footprint.tied:

@@ -5,10 +5,13 @@ once per (tensor, shard) degree, so that a range costs two look-ups.
 """
 
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import TensorSpec, Unit, box_size
+
+MARGIN = 4096
+"""Bytes per unit, more than rounding can add."""
 
 _Sums = list[list[int]]
 """Per rank, the elements of the first i units."""
@@ -26,6 +29,9 @@ class Footprint:
         """A stage may hold any unit, so the smallest limit counts."""
         self.tied = _tied(plan.units)
         self.sums: dict[tuple[int, int], _Sums] = {}
+        self.different: dict[tuple[int, int], _Sums] = {}
+        """Without equal rows."""
+        self.upper: dict[int, list[int]] = {}
         self.known: dict[tuple[int, int, int, int, int], bool] = {}
 
     def held(self, first: int, stop: int, tensor: int, shard: int = 1) -> list[int]:
@@ -40,7 +46,17 @@ class Footprint:
         return held
 
     def most_held(self, first: int, stop: int, tensor: int, shard: int = 1) -> int:
-        return max(self.held(first, stop, tensor, shard))
+        """By the fullest rank. Ranks that hold the same of every unit are looked at once."""
+        key = (tensor, shard)
+        if key not in self.different:
+            self.different[key] = list({tuple(row): row for row in self._sums(*key)}.values())
+        if self.tied and self._is_twice(first, stop):
+            return max(self.held(first, stop, tensor, shard))
+        return max([row[stop] - row[first] for row in self.different[key]])
+
+    def _is_twice(self, first: int, stop: int) -> bool:
+        """Is a tied tensor in several of these units?"""
+        return any(first <= a and b < stop for _, units in self.tied for a, b in pairwise(units))
 
     def _sums(self, tensor: int, shard: int) -> _Sums:
         key = (tensor, shard)
@@ -60,10 +76,11 @@ class Footprint:
     def device_bytes(self, first: int, stop: int, tensor: int, shard: int, in_flight: int) -> int:
         """What the fullest worker of a stage needs at the worst moment of a step."""
         state = self.plan.state_bytes
-        held = self.held(first, stop, tensor, shard)
         if shard == 1:
-            fixed = max(held) * (state.parameter + state.gradient + state.optimizer)
+            per_element = state.parameter + state.gradient + state.optimizer
+            fixed = self.most_held(first, stop, tensor) * per_element
         else:
+            held = self.held(first, stop, tensor, shard)
             whole = self.held(first, stop, tensor, 1)
             gathered = [whole[rank % tensor] for rank in range(tensor * shard)]
             fixed = max(
@@ -82,15 +99,33 @@ class Footprint:
         return in_flight * -(-boundary // shard) + full
 
     def fits(self, first: int, stop: int, tensor: int, shard: int, in_flight: int) -> bool:
-        """Can the workers of a stage hold it? Asked often, so answers are kept."""
+        """Can the workers of a stage hold it? Asked often: most are far from the limit, which a
+        bound tells, and other answers are kept.
+        """
         if tensor > self.max_tensor:
             return False
         if not self.limit:
             return True
+        if shard == 1 and not self.plan.schedule.recompute:
+            row = self.upper.get(tensor) or self._upper(tensor)
+            act = self.activations
+            if row[stop] - row[first] + in_flight * (act[stop] - act[first]) / tensor < self.limit:
+                return True
         key = (first, stop, tensor, shard, in_flight)
         if key not in self.known:
             self.known[key] = self.device_bytes(*key) <= self.limit
         return self.known[key]
+
+    def _upper(self, tensor: int) -> list[int]:
+        """Bytes of the first n units if every unit were held by its fullest rank, rounding of
+        activations included.
+        """
+        state = self.plan.state_bytes
+        per_element = state.parameter + state.gradient + state.optimizer
+        rows = [[b - a for a, b in pairwise(row)] for row in self._sums(tensor, 1)]
+        most = [max(sizes) * per_element + MARGIN for sizes in zip(*rows, strict=True)]
+        self.upper[tensor] = list(accumulate(most, initial=0))
+        return self.upper[tensor]
 
 
 def _elements(spec: TensorSpec, tensor: int, shard: int) -> list[int]:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.plan.cost import Held, PipeKind
+from holdfast.plan.cost import PipeKind
 from holdfast.plan.pipes import Sketch, write_plan
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Link
+from holdfast.plan.rings import Held
 from holdfast.plan.timeline import Timeline, evaluate
 from holdfast.plan.view import Proposal, View
 
@@ -29,7 +30,7 @@ def mixed_time(view: View, others: Sketch | None, part: Plan) -> float:
         held += cost.held_by(kind, number, chain)
         ends.append(chain.end)
     update = profile.optimizer + _update(view, others, part)
-    return max(*ends, cost.reduced(held)) + profile.agree + update
+    return max(*ends, cost.rings.end(held)) + profile.agree + update
 
 
 def _kinds(view: View, others: Sketch | None) -> dict[tuple[PipeKind, int], int]:
@@ -65,8 +66,9 @@ def _update(view: View, others: Sketch | None, part: Plan) -> float:
         size = view.cost.footprint.most_held(stage.first, stage.stop, stage.tensor, stage.shard)
         for worker in stage.workers:
             held[worker] = held.get(worker, 0) + size
-    kinds = [(view.cost.kind_of(pipe), 0) for pipe in others.pipes] if others is not None else []
-    beside = view.cost.update_time(list(dict.fromkeys(kinds))) if kinds else 0.0
+    kinds = [view.cost.kind_of(pipe) for pipe in others.pipes] if others is not None else []
+    shapes = list(dict.fromkeys((kind.teams, kind.bounds) for kind in kinds))
+    beside = view.cost.update_time(shapes) if shapes else 0.0
     return max(view.cost.profile.update * max(held.values()), beside)
 
 

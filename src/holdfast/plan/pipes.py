@@ -117,7 +117,3 @@ def write_plan(sketch: Sketch, base: Plan) -> Plan:
         routes=deal_routes(chains, base.num_micro_batches, counts),
         schedule=schedule,
     )
-
-
-def count_workers(pipes: Sequence[Pipe]) -> int:
-    return sum(len(team.workers) for pipe in pipes for team in pipe.teams)

@@ -1,4 +1,9 @@
-"""Fine tuning: single micro-batches moved between pipelines, single units between stages.
+"""Fine tuning: bounds aligned, single micro-batches moved between pipelines, single units between
+stages.
+
+Units are reduced over all pipelines, one after the other on every stage, so stages with the same
+units wait less for each other than those that overlap: where a pipeline has room below its slowest
+stage, its bounds follow those of the others.
 
 Shares of micro-batches are found by straight lines, which are exact near an even share only. The
 minimax split makes the slowest stage fastest, but a step also has a beginning and an end, in
@@ -12,7 +17,7 @@ import msgspec
 
 from holdfast.plan.chain_time import chain_in_flight
 from holdfast.plan.pipes import Pipe, Sketch
-from holdfast.plan.sharing import stage_loads
+from holdfast.plan.sharing import align_units, stage_loads
 from holdfast.plan.view import View
 
 ROUNDS = 8
@@ -23,7 +28,7 @@ MAX_PASSES = 6000
 def polished(view: View, sketch: Sketch) -> Sketch | None:
     """A better sketch of the same teams, or None."""
     before = view.cost.step_time(sketch)
-    best = tuned(view, sketch)
+    best = min((tuned(view, sketch), tuned(view, aligned(view, sketch))), key=view.cost.step_time)
     time = before if best == sketch else view.cost.step_time(best)
     if time > before or view.cost.refusal(best):
         best, time = sketch, before
@@ -44,6 +49,22 @@ def passes_of(sketch: Sketch) -> int:
     """Micro-batches times stages of all bounds to be moved, of the longest pipeline."""
     counts = zip(sketch.pipes, sketch.counts, strict=True)
     return max(count * pipe.depth**2 for pipe, count in counts)
+
+
+def aligned(view: View, sketch: Sketch) -> Sketch:
+    """Bounds as near to those of most pipelines as the slowest stage allows."""
+    numbers: dict[tuple[int, ...], int] = {}
+    for pipe in sketch.pipes:
+        numbers[pipe.bounds] = numbers.get(pipe.bounds, 0) + 1
+    usual = max(numbers, key=lambda bounds: numbers[bounds])
+    pipes: list[Pipe] = []
+    for pipe in sketch.pipes:
+        if pipe.bounds != usual and len(pipe.bounds) == len(usual):
+            paces = [view.cost.pace((team.tensor, team.shard, team.slow)) for team in pipe.teams]
+            bounds = align_units(view.cost.work, paces, usual, _slowest(view, pipe))
+            pipe = msgspec.structs.replace(pipe, bounds=bounds)
+        pipes.append(pipe)
+    return msgspec.structs.replace(sketch, pipes=tuple(pipes))
 
 
 def tuned(view: View, sketch: Sketch) -> Sketch:

@@ -5,12 +5,12 @@ starts after t and then makes B micro-batches in T each step is worth
 
     score = B / T * exp(-L t)
 
-useful micro-batches per time: the probability that the change was worth it. Two plans compare
-as in a break-even: the one with the longer start wins if it is enough faster for long enough.
+useful micro-batches per time: the exponential is the probability that nothing happens before the
+plan has started. A plan with a longer start wins if it is enough faster for long enough.
 """
 
 from itertools import pairwise
-from math import exp, inf, log
+from math import exp
 
 import msgspec
 
@@ -50,13 +50,6 @@ class Change(msgspec.Struct, frozen=True):
 
 def score_of(num_micro_batches: int, step_time: float, change_rate: float, change: float) -> float:
     return num_micro_batches / step_time * exp(-change_rate * change)
-
-
-def break_even(a_time: float, a_change: float, b_time: float, b_change: float) -> float:
-    """How long until the next change, on average, for plan B (faster, later) to win over A."""
-    if b_time >= a_time:
-        return inf if b_change >= a_change else 0.0
-    return max(0.0, (b_change - a_change) / log(a_time / b_time))
 
 
 def estimate_change(
@@ -100,11 +93,28 @@ def estimate_restart(view: View, sketch: Sketch, costs: ChangeCosts) -> Change:
 
 def missing_bytes(view: View, pipe: Pipe) -> list[int]:
     """Per worker of a pipeline, what it does not hold yet: estimated by shares of units."""
-    return [
-        missing_at(view, worker, first, stop, team.tensor, team.shard, position)
-        for team, (first, stop) in zip(pipe.teams, pairwise(pipe.bounds), strict=True)
-        for position, worker in enumerate(team.workers)
-    ]
+    sizes: list[int] = []
+    for team, (first, stop) in zip(pipe.teams, pairwise(pipe.bounds), strict=True):
+        key = _same(view, team, first, stop)
+        found = view.missing.get(key) if key is not None else None
+        if found is None:
+            found = [
+                missing_at(view, worker, first, stop, team.tensor, team.shard, position)
+                for position, worker in enumerate(team.workers)
+            ]
+        if key is not None:
+            view.missing[key] = found
+        sizes += found
+    return sizes
+
+
+def _same(view: View, team: Team, first: int, stop: int) -> tuple[int, ...] | None:
+    """What decides the bytes that the workers of one old stage lack, if they stay together."""
+    seats = view.plan.seats.get(team.workers[0], ())
+    if len(seats) != 1 or seats[0][0].workers != team.workers:
+        return None
+    old = seats[0][0]
+    return (old.first, old.stop, old.tensor, old.shard, first, stop, team.tensor, team.shard)
 
 
 def missing_at(

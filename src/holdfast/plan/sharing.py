@@ -3,15 +3,21 @@
 Both make the longest time as short as it can be. Micro-batches may go anywhere, so filling up to
 the level of the continuous optimum and dealing out the rest by a heap is exact. Units stay in
 order, so for a given bound it is best to give every stage, from the first, as many as it can
-take; the bound rises to the next value at which any stage could take one more. Only where a
-single unit is too much for a stage, which must not stay empty, all cuts are tried.
+take; the bound rises to the next value at which any stage could take one more. Where a single
+unit is too much for a stage, which must not stay empty, a shorter front may avoid it: then all
+cuts are tried if they are few, else the bound rises until the front takes more or that unit is
+not too much. That is exact where units are alike but for the first and the last, which have to be
+where they are.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
+
+MAX_TABLE = 64
+"""Units times stages."""
 
 Affine = tuple[float, float]
 """(fixed, slope): the time of m micro-batches is fixed + slope * m."""
@@ -22,7 +28,7 @@ Fits = Callable[[int, int, int], bool]
 
 def share_micro_batches(times: Sequence[Affine], total: int) -> list[int]:
     """How many micro-batches every pipeline gets; ties go to the earlier one."""
-    level = _water_level(times, total)
+    level = water_level(times, total)
     counts = [max(0, int((level - fixed) / slope + 1e-9)) for fixed, slope in times]
     counts = _trimmed(counts, total)
     queue = [(fixed + slope * (counts[n] + 1), n) for n, (fixed, slope) in enumerate(times)]
@@ -35,7 +41,7 @@ def share_micro_batches(times: Sequence[Affine], total: int) -> list[int]:
     return counts
 
 
-def _water_level(times: Sequence[Affine], total: int) -> float:
+def water_level(times: Sequence[Affine], total: int) -> float:
     """The common end if micro-batches could be divided; pipelines with a later start get none."""
     used = sorted(times)
     while True:
@@ -57,38 +63,58 @@ def split_units(
 ) -> tuple[int, ...] | None:
     """Bounds that make the slowest stage fastest; None where nothing fits.
 
-    `prefix[i]` is the work of the first i units, `paces[k]` the time stage k needs per work.
+    `prefix[i]` is the work of the first i units, `paces[k]` the time stage k needs per work. Room
+    is short in few pipelines, so it is looked at in the end first.
     """
+    bounds = _split(prefix, paces, _roomy)
+    if bounds is None or all(
+        fits(k, first, stop) for k, (first, stop) in enumerate(pairwise(bounds))
+    ):
+        return bounds
+    return _split(prefix, paces, fits)
+
+
+def _roomy(_: int, __: int, ___: int) -> bool:
+    return True
+
+
+def _split(prefix: Sequence[float], paces: Sequence[float], fits: Fits) -> tuple[int, ...] | None:
     num_units = len(prefix) - 1
     if len(paces) > num_units:
         return None
     bound = prefix[-1] / sum(1 / pace for pace in paces)
+    is_small = num_units * len(paces) <= MAX_TABLE
     while True:
-        bounds, following = _fill(prefix, paces, fits, bound)
+        bounds, following = _fill(prefix, paces, fits, bound, is_small)
         if bounds is not None:
             return _level(prefix, paces, fits, bounds, bound)
         if following is None:
-            return _by_table(prefix, paces, fits)
+            return _by_table(prefix, paces, fits) if is_small else None
         bound = following
 
 
 def _fill(
-    prefix: Sequence[float], paces: Sequence[float], fits: Fits, bound: float
+    prefix: Sequence[float], paces: Sequence[float], fits: Fits, bound: float, is_small: bool
 ) -> tuple[list[int] | None, float | None]:
-    """Greedy bounds under a bound on the stage time; else the next bound worth trying."""
+    """Greedy bounds under a bound on the stage time; else the next bound worth trying, None for
+    none.
+    """
     num_units, depth = len(prefix) - 1, len(paces)
     bounds, first = [0], 0
     following: float | None = None
+    roomy = fits is _roomy
     for stage, pace in enumerate(paces):
         most = num_units - (depth - stage - 1)
         stop = bisect_right(prefix, prefix[first] + bound / pace * (1 + 1e-12)) - 1
         stop = max(min(stop, most), first + 1)
-        while stop > first + 1 and not fits(stage, first, stop):
+        while not roomy and stop > first + 1 and not fits(stage, first, stop):
             stop -= 1
+        if not roomy and not fits(stage, first, stop):
+            return None, None
         least = (prefix[stop] - prefix[first]) * pace
-        if least > bound * (1 + 1e-9) or not fits(stage, first, stop):
-            return None, None  # one unit alone is too much here: a shorter front may avoid it
-        if stop < most and fits(stage, first, stop + 1):
+        if least > bound * (1 + 1e-9):
+            return None, None if is_small else min(least, following or least)
+        if stop < most and (roomy or fits(stage, first, stop + 1)):
             needed = (prefix[stop + 1] - prefix[first]) * pace
             following = needed if following is None else min(following, needed)
         bounds.append(stop)
@@ -150,6 +176,25 @@ def _level(
                 break
             bounds[k] -= 1
     return tuple(bounds)
+
+
+def align_units(
+    prefix: Sequence[float], paces: Sequence[float], like: Sequence[int], bound: float
+) -> tuple[int, ...]:
+    """Bounds as near as can be to those of another pipeline, with no stage above `bound`, which
+    some split has to keep.
+    """
+    depth, limit = len(paces), bound * (1 + 1e-9)
+    least = [len(prefix) - 1] * (depth + 1)
+    for k in range(depth - 1, 0, -1):
+        first = bisect_left(prefix, prefix[least[k + 1]] - limit / paces[k])
+        least[k] = max(k, min(first, least[k + 1] - 1))
+    bounds = [0]
+    for k, pace in enumerate(paces[:-1]):
+        most = bisect_right(prefix, prefix[bounds[-1]] + limit / pace) - 1
+        wanted = max(like[k + 1], least[k + 1])
+        bounds.append(max(bounds[-1] + 1, min(wanted, most, len(prefix) - (depth - k))))
+    return (*bounds, len(prefix) - 1)
 
 
 def stage_loads(

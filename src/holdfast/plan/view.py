@@ -39,6 +39,8 @@ class View:
         self.plan, self.health, self.cost = plan, health, cost
         self.roster = read_plan(plan, health)
         self.schedules = tuple(schedules) or (plan.schedule.kind,)
+        self.missing: dict[tuple[int, ...], list[int]] = {}
+        """Bytes that teams of one kind lack, kept by `score.missing_bytes`."""
         self.improve = False
         """Look for a better layout also where nothing is wrong."""
         self.wanted = 1
@@ -53,21 +55,34 @@ class View:
         return self.plan.num_micro_batches
 
     @cached_property
+    def block_work(self) -> float:
+        """Of the heaviest unit but the first and the last: blocks are what stages are made of."""
+        work = self.cost.work
+        return max(work[n + 1] - work[n] for n in range(1, len(work) - 2))
+
+    @cached_property
     def near(self) -> int:
         """Micro-batches of an ordinary pipeline."""
         return max(1, self.total // max(1, len(self.plan.replicas)))
 
     def tail(self, pipe: Pipe, num_pipes: int) -> float:
         """Reductions and update after the last backward, of the stage with most to do."""
-        cost, profile = self.cost, self.cost.profile
-        per_byte = 2 * (num_pipes - 1) / num_pipes * profile.reduce.occupancy(1.0)
-        per_byte += profile.update / self.plan.state_bytes.gradient
-        per_unit = 2 * (num_pipes - 1) * profile.reduce.latency
-        return max(
+        profile = self.cost.profile
+        update = profile.update / self.plan.state_bytes.gradient
+        return max(self.tails(pipe, num_pipes, update))
+
+    def tails(self, pipe: Pipe, num_pipes: int, more: float = 0.0) -> list[float]:
+        """Per stage its reductions, if all pipelines were cut like this one, and `more` time per
+        byte.
+        """
+        cost, link = self.cost, self.cost.profile.reduce
+        per_byte = 2 * (num_pipes - 1) / num_pipes * link.occupancy(1.0) + more
+        per_unit = 2 * (num_pipes - 1) * link.latency
+        return [
             per_byte * (cost.buckets[stop] - cost.buckets[first]) / (team.tensor * team.shard)
             + per_unit * (stop - first)
             for team, (first, stop) in zip(pipe.teams, pairwise(pipe.bounds), strict=True)
-        )
+        ]
 
     def is_dead(self, team: Team) -> bool:
         gone = self.health.gone

@@ -3,36 +3,62 @@
 First only the teams of pipelines that are hit take part, with spares and loose teams; all others
 stay as they are. Then all of them: where the layout itself is not the best one for what is left,
 that can pay, although much state moves. With few teams every way to cut them into pipelines is
-looked at, otherwise those of nearly even lengths. A formula ranks them, the best few are costed.
+looked at, otherwise those of nearly even lengths.
+
+Ways are many, so they pass three sieves, each finer and slower than the one before:
+
+    1. every way as if units and micro-batches could go anywhere, which is nearly never above
+    2. the best with their units cut, micro-batches shared and reductions added up, by formula; in
+       several line-ups, which are told apart by speeds alone
+    3. the best of those on the timeline, until the next estimate is above the best time
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import combinations, islice, permutations, product
-from math import ceil
+from math import ceil, inf
 
 import msgspec
 
+from holdfast.plan.cost import Shape, TeamKind
 from holdfast.plan.pipes import Pipe, Team
-from holdfast.plan.sharing import share_micro_batches, stage_loads
+from holdfast.plan.sharing import Affine, share_micro_batches, water_level
+from holdfast.plan.strategies.lineups import (
+    all_places,
+    dealt,
+    other_lineups,
+    usual_lineups,
+)
 from holdfast.plan.strategies.pools import CUTS, FEW, make_pool, no_team
 from holdfast.plan.view import Proposal, View
 
-MAX_ALL_WAYS = FEW
-"""Up to this many teams, pipelines of all lengths are looked at."""
-NUM_REFINED = 24
-MAX_DEALT, MAX_DEALT_FEW = 24, 240
-MIN_COSTED, MAX_COSTED = 2, 24
-MAX_PASSES = 1100
-"""Micro-batches times stages played through, over all costed ways."""
-FAR = 1.08
-"""Ways whose estimate is this much worse than the best are not costed."""
+MAX_REFINED, MAX_REORDERED, MAX_PLACED = 24, 10, 3
+"""Ways that are refined; those of them that get more line-ups, and all places of weak teams."""
+FEW_UNITS = 16
+"""Units so coarse that estimates say little: with few teams, all ways are refined in all line-ups
+and many are costed.
+"""
+SMALL = 256
+"""Devices. Larger clusters are worth more time: twice as many of their ways are refined."""
+MAX_COSTED = 12
+OVER = 1.01
+"""Second estimates are rarely this much above the truth."""
 MANY_TEAMS = 40
-MAX_ORDERS = 12
-FEW_TEAMS = 5
 
 FILL = {"zero-bubble": 1 / 3}
 """Share of a stage's time that every further stage adds to a step."""
+
+Row = tuple[TeamKind, ...]
+"""The teams of a pipeline, by their speeds."""
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """Pipelines that stay as they are."""
+
+    pipes: tuple[Pipe, ...]
+    rough: tuple[Affine, ...]
+    lines: tuple[Affine, ...]
+    shapes: tuple[Shape, ...]
+    """The different ones."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -42,8 +68,17 @@ class Way(msgspec.Struct, frozen=True):
     lengths: tuple[int, ...]
     kind: str
     teams: tuple[Team, ...]
-    kept: tuple[Pipe, ...]
-    words: str
+    beside: Beside
+    label: str
+
+
+class Dealt(msgspec.Struct, frozen=True):
+    """A way with its teams in line."""
+
+    estimate: float
+    number: int
+    """Of the way."""
+    teams: tuple[Team, ...]
 
 
 def arrange(view: View) -> Iterator[Proposal]:
@@ -51,29 +86,88 @@ def arrange(view: View) -> Iterator[Proposal]:
     if not view.touched and not view.spares and not view.improve:
         return  # a healthy layout is the user's choice
     ways = [*_ways(view, view.touched), *_ways_for_all(view)]
-    safe = [way for way in ways if len(way.lengths) + len(way.kept) >= view.wanted]
-    ways = safe or ways
-    ways.sort(key=lambda way: way.estimate)
-    dealt: list[tuple[float, int, Way, list[Pipe]]] = []
-    for way in ways[:NUM_REFINED]:
-        few = len(way.teams) <= MAX_ALL_WAYS
-        if len(dealt) >= (MAX_DEALT_FEW if few or view.thorough else MAX_DEALT):
+    safe = [way for way in ways if len(way.lengths) + len(way.beside.pipes) >= view.wanted]
+    ways = sorted(safe or ways, key=lambda way: way.estimate)
+    sieve = _Sieve(view, ways)
+    many = MAX_REFINED if len(view.plan.workers) <= SMALL else 2 * MAX_REFINED
+    coarse = len(view.plan.units) <= FEW_UNITS and all(len(way.teams) <= FEW for way in ways)
+    every = coarse or view.thorough
+    for number, way in enumerate(ways[: None if every else many]):
+        if way.estimate > sieve.least * OVER and not every:
             break
-        for order in _orders(view, way.teams):
-            replicas = _free_replicas(view, way.kept)
-            pipes = deal(view, order, way.lengths, way.kind, replicas)
-            if pipes is not None and len(pipes) + len(way.kept) <= view.total:
-                whole = [*way.kept, *pipes]
-                dealt.append((_refined(view, whole, way.kind), len(dealt), way, whole))
-    dealt.sort(key=lambda entry: entry[:2])
-    passes = 0
-    for number, (estimate, _, way, whole) in enumerate(dealt[:MAX_COSTED]):
-        shapes = {pipe.bounds: pipe.depth for pipe in whole}
-        passes += view.total // len(whole) * sum(shapes.values())
-        enough = passes > MAX_PASSES and number >= MIN_COSTED and not view.thorough
-        if estimate > dealt[0][0] * FAR or enough:
+        sieve.refine(number, usual_lineups(view, way.teams, way.lengths))
+    for number in sieve.best(None if coarse else MAX_REORDERED):
+        sieve.refine(number, other_lineups(view, ways[number].teams, ways[number].lengths))
+    for number in sieve.best(None if coarse else MAX_PLACED):
+        if len(ways[number].teams) <= FEW:
+            sieve.refine(number, all_places(view, ways[number].teams))
+    most = 14 * MAX_COSTED if coarse else 4 * MAX_COSTED if every else 0
+    yield from _costed(view, ways, sieve.found, most)
+
+
+class _Sieve:
+    """The second one."""
+
+    def __init__(self, view: View, ways: Sequence[Way]) -> None:
+        self.view, self.ways = view, ways
+        self.found: list[Dealt] = []
+        self.seen: set[tuple[object, ...]] = set()
+        self.least = inf
+
+    def refine(self, number: int, lineups: Iterable[Sequence[Team]]) -> None:
+        way = self.ways[number]
+        for teams in lineups:
+            rows = tuple(_row(part) for part in dealt(teams, way.lengths))
+            key = (rows, way.beside.shapes, way.kind)
+            if key in self.seen:
+                continue  # the same speeds in the same places
+            self.seen.add(key)
+            estimate = self._estimate(way, rows)
+            if estimate is not None:
+                self.least = min(self.least, estimate)
+                self.found.append(Dealt(estimate, number, tuple(teams)))
+
+    def best(self, count: int | None) -> list[int]:
+        """The numbers of the best ways so far; of all of them without a count."""
+        ranked = sorted(self.found, key=lambda entry: entry.estimate)
+        return list(dict.fromkeys(entry.number for entry in ranked))[:count]
+
+    def _estimate(self, way: Way, rows: Sequence[Row]) -> float | None:
+        """With the units cut and micro-batches shared out as they will be."""
+        cost, total = self.view.cost, self.view.total
+        lines, shapes = list(way.beside.lines), dict.fromkeys(way.beside.shapes)
+        if len(lines) + len(rows) > total:
+            return None
+        for row in rows:
+            bounds = cost.split(row, way.kind, self.view.near)
+            if bounds is None:
+                return None
+            shapes[row, bounds] = None
+            lines.append(cost.line((row, bounds), way.kind, self.view.near))
+        counts = share_micro_batches(lines, total)
+        end = max([fixed + slope * m for (fixed, slope), m in zip(lines, counts, strict=True) if m])
+        return end + cost.tail(list(shapes), sum(map(bool, counts)), way.kind)
+
+
+def _costed(
+    view: View, ways: Sequence[Way], found: Sequence[Dealt], most: int
+) -> Iterator[Proposal]:
+    """The best by estimate: `most` of them, or (0) until no other can be better than the best."""
+    best = inf
+    ranked = sorted(found, key=lambda entry: entry.estimate)
+    for entry in ranked[: most or MAX_COSTED]:
+        if entry.estimate > best * OVER and not most:
             return
-        yield Proposal("arrange", way.words, view.shared(whole, way.kind))
+        way = ways[entry.number]
+        replicas = _free_replicas(view, way.beside.pipes)
+        pipes = deal(view, entry.teams, way.lengths, way.kind, replicas)
+        if pipes is None:
+            continue
+        sketch = view.shared([*way.beside.pipes, *pipes], way.kind)
+        if not view.cost.refusal(sketch):
+            best = min(best, view.cost.step_time(sketch))
+        words = f"pipelines of {_runs(way.lengths)} stages, {way.label}"
+        yield Proposal("arrange", f"{len(way.teams)} teams as {words}", sketch)
 
 
 def merge(view: View) -> Iterator[Proposal]:
@@ -92,24 +186,6 @@ def merge(view: View) -> Iterator[Proposal]:
                 yield Proposal("merge", words, view.shared([*kept, *pipes], kind))
 
 
-def _refined(view: View, pipes: Sequence[Pipe], kind: str) -> float:
-    """With the units cut and micro-batches shared out as they will be, but without a timeline."""
-    fill = FILL.get(kind, 1.0)
-    known: dict[tuple[object, ...], tuple[float, float]] = {}
-    times: list[tuple[float, float]] = []
-    for pipe in pipes:
-        kinds = tuple((team.tensor, team.shard, team.slow) for team in pipe.teams)
-        key = (kinds, pipe.bounds)
-        if key not in known:
-            loads = stage_loads(view.cost.work, [view.cost.pace(k) for k in kinds], pipe.bounds)
-            known[key] = (fill * (sum(loads) - max(loads)), max(loads))
-        times.append(known[key])
-    counts = share_micro_batches(times, view.total)
-    end = max(fixed + slope * m for (fixed, slope), m in zip(times, counts, strict=True) if m)
-    used = [pipe for pipe, count in zip(pipes, counts, strict=True) if count]
-    return end + max(view.tail(pipe, len(used)) for pipe in {p.bounds: p for p in used}.values())
-
-
 def _ways_for_all(view: View) -> list[Way]:
     """Of all pipelines, if they are not too many; there is `regular` for those."""
     everyone = range(len(view.roster.pipes))
@@ -123,6 +199,7 @@ def _ways(view: View, numbers: Sequence[int]) -> list[Way]:
     """Of these pipelines, with every kind of cut for their hit teams."""
     chosen = frozenset(numbers)
     kept = tuple(pipe for n, pipe in enumerate(view.roster.pipes) if n not in chosen)
+    beside = {kind: _beside(view, kept, kind) for kind in view.schedules}
     ways: list[Way] = []
     seen: set[tuple[tuple[str, ...], ...]] = set()
     for label, cut in CUTS if view.touched or view.spares else CUTS[:1]:
@@ -135,12 +212,27 @@ def _ways(view: View, numbers: Sequence[int]) -> list[Way]:
         for lengths in ways_to_cut(len(pool), _home(view), bool(kept)):
             if min(lengths) < least:
                 continue
-            used = _strongest(view, pool, sum(lengths))
-            words = f"{len(used)} teams as pipelines of {_runs(lengths)} stages, {label}"
+            used = tuple(_strongest(view, pool, sum(lengths)))
+            row = _row(used)
+            lineups = (row, tuple(sorted(row, key=view.cost.pace)))
             for kind in view.schedules:
-                estimate = _estimate(view, used, lengths, kept, kind)
-                ways.append(Way(estimate, lengths, kind, tuple(used), kept, words))
+                times = [_estimate(view, line, lengths, beside[kind], kind) for line in lineups]
+                ways.append(Way(min(times), lengths, kind, used, beside[kind], label))
     return ways
+
+
+def _row(teams: Sequence[Team]) -> Row:
+    return tuple([(team.tensor, team.shard, team.slow) for team in teams])
+
+
+def _beside(view: View, pipes: tuple[Pipe, ...], kind: str) -> Beside:
+    shapes = [(_row(pipe.teams), pipe.bounds) for pipe in pipes]
+    return Beside(
+        pipes,
+        tuple(view.cost.rough(row, FILL.get(kind, 1.0)) for row, _ in shapes),
+        tuple(view.cost.line(shape, kind, view.near) for shape in shapes),
+        tuple(dict.fromkeys(shapes)),
+    )
 
 
 def _runs(lengths: Sequence[int]) -> str:
@@ -160,36 +252,22 @@ def _strongest(view: View, pool: Sequence[Team], count: int) -> list[Team]:
     return [pool[n] for n in sorted(ranked)]
 
 
-def _estimate(
-    view: View,
-    teams: Sequence[Team],
-    lengths: Sequence[int],
-    kept: Sequence[Pipe],
-    kind: str,
-) -> float:
-    """All micro-batches and the fill of every pipeline at the sum of all rates, and the
-    reductions of the shortest pipeline, which holds most per team.
+def _estimate(view: View, teams: Row, lengths: Sequence[int], beside: Beside, kind: str) -> float:
+    """As if units and micro-batches could go anywhere, and the reductions of the shortest
+    pipeline, which holds most per team.
     """
-    fill = FILL.get(kind, 1.0)
-    lengths = [*lengths, *(pipe.depth for pipe in kept)]
-    used = [*teams, *(team for pipe in kept for team in pipe.teams)]
-    per_team = sum(view.rate(team) for team in used) / len(used)
-    few = len(used) <= MAX_ALL_WAYS
-    rates = sum(
-        per_team * length / (1.0 if few else coarseness(view, length)) for length in lengths
-    )
-    fills = sum(length - 1 for length in lengths)
-    work = view.cost.work[-1] * (view.total + fill * fills) / rates
-    shortest, count = min(lengths), len(lengths)
-    most = max(view.cost.buckets[-1] / shortest, *view.cost.bucket_bytes) / view.widest
-    link, units = view.cost.profile.reduce, len(view.plan.units) / shortest
-    return work + 2 * (count - 1) * (link.occupancy(most) / count + units * link.latency)
+    cost, fill = view.cost, FILL.get(kind, 1.0)
+    lines = [*beside.rough, *[cost.rough(tuple(row), fill) for row in dealt(teams, lengths)]]
+    shortest = min([*lengths, *[len(bounds) - 1 for _, bounds in beside.shapes]])
+    count, link = len(lines), cost.profile.reduce
+    most = max(cost.buckets[-1] / shortest, cost.largest_bucket) / view.widest
+    tail = link.occupancy(most) / count + len(view.plan.units) / shortest * link.latency
+    return water_level(lines, view.total) + 2 * (count - 1) * tail
 
 
 def coarseness(view: View, length: int) -> float:
     """Units stay whole: the fullest of `length` even stages over the mean of all."""
-    work = view.cost.work
-    num_units = work[-1] / max(work[n + 1] - work[n] for n in range(1, len(work) - 2))
+    num_units = view.cost.work[-1] / view.block_work
     return max(1.0, ceil(num_units / length - 0.15) * length / num_units)
 
 
@@ -215,7 +293,7 @@ def ways_to_cut(num_teams: int, home: int, near: bool = False) -> tuple[tuple[in
     """Lengths of pipelines, longest first: all of them if there are few teams. Else nearly even
     ones, with all teams or with a few left out; `near` keeps the number of pipelines.
     """
-    if num_teams <= MAX_ALL_WAYS:
+    if num_teams <= FEW:
         return tuple(_partitions(num_teams, num_teams))
     usual = max(1, round(num_teams / home))
     if near:
@@ -240,29 +318,6 @@ def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
     for first in range(min(total, largest), 0, -1):
         for rest in _partitions(total - first, first):
             yield (first, *rest)
-
-
-def _orders(view: View, pool: Sequence[Team]) -> Iterator[list[Team]]:
-    """As they stand; the weak ones together at the end; with few teams, every order of weak ones
-    among the others.
-    """
-    yield list(pool)
-    by_rate = sorted(pool, key=lambda team: -view.rate(team))
-    if by_rate != list(pool):
-        yield by_rate
-    usual = view.rate(by_rate[0])
-    weak = [team for team in by_rate if view.rate(team) < usual * (1 - 1e-9)]
-    strong = by_rate[: len(by_rate) - len(weak)]
-    if len(pool) > MAX_ALL_WAYS or not strong or len(weak) > 2:
-        return
-    limit = MAX_ORDERS if len(pool) > FEW_TEAMS else 10 * MAX_ORDERS
-    places = product(permutations(weak), combinations(range(len(pool)), len(weak)))
-    for row, chosen in islice(places, limit):
-        order = list(strong)
-        for place, team in zip(chosen, row, strict=True):
-            order.insert(place, team)
-        if order not in (by_rate, list(pool)):
-            yield order
 
 
 def deal(

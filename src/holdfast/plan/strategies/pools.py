@@ -54,6 +54,16 @@ def powers_of_two(view: View, live: list[str], team: Team) -> list[Team]:
     return teams
 
 
+def fastest_power(view: View, live: list[str], team: Team) -> list[Team]:
+    """The fastest team of 1, 2, 4, 8 workers. Those left over join others of their node."""
+    ranked = sorted(live, key=view.health.slow_down)
+    if team.shard > 1 or not ranked:
+        return one_team(view, live, team)
+    widest = min(len(ranked), view.cost.footprint.max_tensor).bit_length()
+    ways = [view.team(ranked[: 1 << n], 1 << n) for n in range(widest)]
+    return [max(ways, key=view.rate)]
+
+
 def no_team(_: View, __: list[str], ___: Team) -> list[Team]:
     return []
 
@@ -63,6 +73,7 @@ CUTS: tuple[tuple[str, Cut], ...] = (
     ("hit teams cut in two", two_teams),
     ("hit teams cut in two without the slow", two_fast_teams),
     ("hit teams cut into powers of two", powers_of_two),
+    ("hit teams cut to a power of two, left-overs of a node together", fastest_power),
     ("hit teams left out", no_team),
 )
 

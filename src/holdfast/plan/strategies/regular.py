@@ -59,7 +59,7 @@ def _rough(view: View, team: Team, depth: int, count: int, kind: str) -> float:
     cost, link = view.cost, view.cost.profile.reduce
     share = cost.work[-1] / view.rate(team) / depth * coarseness(view, depth)
     steps = -(-view.total // count) + FILL.get(kind, 1.0) * (depth - 1)
-    most = max(cost.buckets[-1] / depth, *cost.bucket_bytes) / len(team.workers)
+    most = max(cost.buckets[-1] / depth, cost.largest_bucket) / len(team.workers)
     units = len(view.plan.units) / depth
     tail = 2 * (count - 1) * (link.occupancy(most) / count + units * link.latency)
     return share * steps + tail

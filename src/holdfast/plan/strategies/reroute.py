@@ -55,7 +55,7 @@ def reroute(view: View) -> Iterator[Proposal]:
         return
     share = min(left) / (min(left) + len(rest)) if rest else 1.0
     for kind in view.schedules[-1:]:
-        yield from _rerouted(view, joined, rest, share, kind, min(left), reason)
+        yield from _rerouted(view, joined, rest, share, kind, reason)
 
 
 def _keep_most(view: View) -> bool:
@@ -88,7 +88,6 @@ def _rerouted(
     rest: list[Pipe],
     share: float,
     kind: str,
-    helpers: int,
     reason: str,
 ) -> Iterator[Proposal]:
     for_joined = min(max(len(joined), round(view.total * share)), view.total - len(rest))
@@ -101,7 +100,8 @@ def _rerouted(
         return
     schedule = msgspec.structs.replace(part.schedule, extra_in_flight=extra)
     part = msgspec.structs.replace(part, schedule=schedule)
-    bound = for_joined / helpers * _slowest_stage(view, joined, kind)
+    alike = all(pipe.bounds == joined[0].bounds for pipe in joined)
+    bound = _no_shorter(view, joined, rest, for_joined, kind) if alike else 0.0
     words = f"{reason}; room for {extra} more micro-batches in flight"
     sketch = _others(view, rest, view.total - for_joined, kind)
     yield Proposal("reroute", words, sketch, part, bound=bound)
@@ -133,11 +133,27 @@ def _others(view: View, rest: list[Pipe], total: int, kind: str) -> Sketch | Non
     return Sketch(tuple(rest), tuple(counts), kind)
 
 
-def _slowest_stage(view: View, pipes: Sequence[Pipe], kind: str) -> float:
-    """Time of one micro-batch on the slowest stage of a helper."""
-    times = [view.cost.stage_times(view.cost.kind_of(pipe), kind == "zero-bubble")
-             for pipe in pipes if not any(view.is_dead(team) for team in pipe.teams)]  # fmt: skip
-    return min((max(map(sum, rows)) for rows in times), default=0.0)
+def _no_shorter(
+    view: View, pipes: Sequence[Pipe], rest: Sequence[Pipe], total: int, kind: str
+) -> float:
+    """No step is shorter, however micro-batches cross: at every depth the first forward has to
+    come down, the live stages have to run all micro-batches between them, and what they hold is
+    reduced after the last one and updated.
+    """
+    cost = view.cost
+    rows = [cost.stage_times(cost.kind_of(pipe), kind == "zero-bubble") for pipe in pipes]
+    live = [[not view.is_dead(team) for team in pipe.teams] for pipe in pipes]
+    holders = min(sum(column) for column in zip(*live, strict=True)) + len(rest)
+    tails = view.tails(pipes[0], holders)
+    head = longest = 0.0
+    for k in range(pipes[0].depth):
+        stages = [row[k] for row, alive in zip(rows, live, strict=True) if alive[k]]
+        busy = total / sum(1 / sum(times) for times in stages)
+        last = max(sum(times[2 if kind == "zero-bubble" else 1 :]) for times in stages)
+        longest = max(longest, head + busy + max(0.0, tails[k] - last))
+        head += min(times[0] for times in stages)
+    whole = cost.kind_of(pipes[0])
+    return longest + cost.update_time([(whole.teams, whole.bounds)])
 
 
 def spare_room(view: View, pipes: Sequence[Pipe], kind: str) -> int:
@@ -178,18 +194,10 @@ def migrate(view: View) -> Iterator[Proposal]:
         routes = _passed_on(part, pipes, rates)
         schedule = Schedule(kind, extra, view.plan.schedule.recompute)
         part = msgspec.structs.replace(part, routes=routes, schedule=schedule)
-        bound = total / weakest * _fastest_stage(view, pipes, kind)
+        bound = _no_shorter(view, pipes, rest, total, kind)
         yield Proposal(
             "migrate", reason, _others(view, rest, view.total - total, kind), part, bound=bound
         )
-
-
-def _fastest_stage(view: View, pipes: Sequence[Pipe], kind: str) -> float:
-    """Time of one micro-batch on the slowest stage of the strongest pipeline."""
-    times = [
-        view.cost.stage_times(view.cost.kind_of(pipe), kind == "zero-bubble") for pipe in pipes
-    ]
-    return min(max(map(sum, rows)) for rows in times)
 
 
 def _weakened(view: View, pipes: Sequence[Pipe], kind: str) -> list[Pipe] | None:

@@ -1,0 +1,54 @@
+"""Which arenas a plan needs, so that a job may always go back: worked out, never sent round.
+
+Theory of operation. A worker seals version v at the latest when it is about to apply the step that
+leads away from v. It is in step s only if everybody has entered the agreement of step s - 1, so
+everybody has sealed s - 2 by then, and perhaps not s - 1. So with a snapshot of every step an arena
+needs three slots: the version in the making, the one before, and the one that everybody has. With
+longer intervals everybody has the one before, and two slots are enough.
+"""
+
+import msgspec
+
+from holdfast.plan.plan import Plan
+from holdfast.snapshot.limit import node_bytes
+from holdfast.snapshot.share import Shares, plan_shares
+
+
+class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What everybody of a job has to know to keep snapshots that fit together."""
+
+    job: str
+    """Part of the names in shared memory."""
+    every: int = 1
+    """Steps between two snapshots."""
+    parity: bool = True
+    memory_limit_bytes: int = 0
+    """Per node; 0 = what there is."""
+    dtype: str = "float32"
+    checkpoints: str = ""
+    """The folder of persistent checkpoints; empty = there are none."""
+
+
+class ArenaPlan(msgspec.Struct, frozen=True):
+    shares: Shares | None
+    """None: nothing fits."""
+    every: int
+    reason: str
+
+
+def plan_arenas(plan: Plan, options: SnapshotOptions) -> ArenaPlan:
+    """The best that fits into the memory of every node: parity goes first, then the interval grows
+    (and with it one slot goes), then nothing is kept in memory.
+    """
+    told: list[str] = []
+    for every in dict.fromkeys((options.every, max(2, options.every))):
+        for parity in (True, False) if options.parity else (False,):
+            num_slots = 3 if every == 1 else 2
+            shares = plan_shares(plan, dtypes=options.dtype, parity=parity, num_slots=num_slots)
+            node, size = max(node_bytes(shares).items(), key=lambda item: item[1])
+            kept = f"{num_slots} versions, {'with' if parity else 'without'} parity"
+            if not options.memory_limit_bytes or size <= options.memory_limit_bytes:
+                return ArenaPlan(shares, every, "; ".join([f"{kept}, every {every}", *told]))
+            told.append(f"{kept} would take {size} bytes on {node}")
+    told.append(f"{options.memory_limit_bytes} bytes are allowed: no snapshots in memory")
+    return ArenaPlan(None, options.every, "; ".join(told))

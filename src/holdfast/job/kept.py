@@ -1,0 +1,105 @@
+"""Which versions can be loaded, from what the agents say they hold.
+
+Where a version lies is enough to know whether it is whole: the arenas follow from the plan. Parity
+counts. (Checksums are not sent round; whoever loads verifies every byte.) A version that is whole
+is told to the coordinator as a part that has all slots.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.control.report import Slot
+from holdfast.control.state import Kept
+from holdfast.engine.arena_plan import SnapshotOptions, plan_arenas
+from holdfast.job.arenas import HeldArena
+from holdfast.plan.plan import Plan
+from holdfast.plan.reduce import plan_exchanges
+from holdfast.plan.workers import node_of
+from holdfast.snapshot.layout import Layout, Version
+from holdfast.snapshot.manifest import Holding, Manifest, Standing
+from holdfast.snapshot.share import plan_digest
+
+Place = tuple[str, str]
+"""Node, and the worker whose state it holds."""
+
+
+class KeptBoard:
+    def __init__(self, options: SnapshotOptions) -> None:
+        self._options = options
+        self._nodes: dict[str, tuple[HeldArena, ...]] = {}
+        self._digests: dict[int, str] = {}
+        self._layouts: dict[str, dict[Place, Layout]] = {}
+        self._standings: dict[tuple[str, frozenset[Place]], Standing | None] = {}
+
+    def hear(self, node: str, arenas: Sequence[HeldArena]) -> None:
+        """All that a node holds by now."""
+        self._nodes[node] = tuple(arenas)
+
+    def lose(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    @property
+    def nodes(self) -> list[str]:
+        return list(self._nodes)
+
+    def whole(self, plans: Mapping[int, Plan]) -> list[tuple[Version, str, Standing]]:
+        """The versions that can be loaded, the newest first, and the plan each is held under."""
+        self._learn(plans)
+        places: dict[tuple[Version, str], list[Place]] = {}
+        for node, arenas in self._nodes.items():
+            for arena in arenas:
+                for version in arena.versions:
+                    places.setdefault((version, arena.plan), []).append((node, arena.worker))
+        found = [
+            (version, plan, standing)
+            for (version, plan), at in places.items()
+            if (standing := self._standing(version, plan, frozenset(at))) is not None
+        ]
+        return sorted(found, key=lambda one: one[0].age, reverse=True)
+
+    def kept(self, plans: Mapping[int, Plan]) -> tuple[Kept, ...]:
+        versions = dict.fromkeys(version for version, _, _ in self.whole(plans))
+        return tuple(
+            Kept(
+                worker="",
+                version=version.step,
+                epoch=version.lineage,
+                slots=all_slots(plans[version.lineage]),
+            )
+            for version in versions
+            if version.lineage in plans
+        )
+
+    def _learn(self, plans: Mapping[int, Plan]) -> None:
+        for number in [number for number in plans if number not in self._digests]:
+            digest = self._digests[number] = plan_digest(plans[number])
+            if digest not in self._layouts:
+                shares = plan_arenas(plans[number], self._options).shares
+                layouts = (*shares.layouts, *shares.copies) if shares is not None else ()
+                self._layouts[digest] = {(one.node, one.worker): one for one in layouts}
+
+    def _standing(self, version: Version, plan: str, at: frozenset[Place]) -> Standing | None:
+        """None: it is not whole."""
+        if (plan, at) not in self._standings:
+            layouts = self._layouts.get(plan, {})
+            known = [layouts[place] for place in sorted(at) if place in layouts]
+            standing = (
+                Holding([_assumed(one, version) for one in known]).standing() if known else None
+            )
+            is_whole = standing is not None and standing.is_complete
+            self._standings[plan, at] = standing if is_whole else None
+        return self._standings[plan, at]
+
+
+def _assumed(layout: Layout, version: Version) -> Manifest:
+    """As if all checksums were alike."""
+    sums = {entry.key: [0] * layout.num_chunks(entry) for entry in layout.checked}
+    node = layout.node or node_of(layout.worker)
+    return Manifest(node, version, layout, sums)
+
+
+def all_slots(plan: Plan) -> tuple[Slot, ...]:
+    return tuple(
+        (unit, number)
+        for unit, exchanges in enumerate(plan_exchanges(plan))
+        for number in range(len(exchanges))
+    )
