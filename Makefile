@@ -67,5 +67,5 @@ chaos: setup ## fault runs with real processes
 	exit $$code
 
 clean: ## remove .venv, caches and build outputs
-	@rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

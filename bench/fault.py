@@ -35,8 +35,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import msgspec
-
 import _torchft
 from _common import Goal, console, finish, median_bounds, parse_args, print_table
 from _jobs import (
@@ -144,11 +142,8 @@ class Case:
         found.cpu_s.append(record.cpu_s)
         found.healed_bytes = max(kill.healed_bytes for kill in found.kills)
         recovery = slowed(self, amount.slow_s)
-        if recovery is None:
-            console.print("the job file has no recovery.feed_delay_ms: our slow heal is unknown")
-        else:
-            record = self._strike(amount.heals, signal.SIGKILL, seed, recovery)
-            found.heals += outcomes(record, CALM)
+        record = self._strike(amount.heals, signal.SIGKILL, seed, recovery)
+        found.heals += outcomes(record, CALM)
         record = self._strike(amount.hangs, signal.SIGSTOP, seed)
         found.hangs += outcomes(record, CALM)
 
@@ -195,15 +190,11 @@ class Case:
         found.healed_bytes = max(found.healed_bytes, seen.healed_bytes)
 
 
-def slowed(case: Case, slow_s: float) -> RecoverySection | None:
-    """Every source of a joiner gives its share of the units one after the other. None: the job file
-    has no key for it.
-    """
+def slowed(case: Case, slow_s: float) -> RecoverySection:
+    """Every source of a joiner gives its share of the units one after the other."""
     num_units = case.size.shape.num_layers + 2
     each_ms = 1000 * slow_s / math.ceil(num_units / (case.replicas - 1))
-    if "feed_delay_ms" not in RecoverySection.__struct_fields__:
-        return None
-    return msgspec.convert({"feed_delay_ms": int(each_ms)}, RecoverySection)
+    return RecoverySection(feed_delay_ms=int(each_ms))
 
 
 # What it comes to.

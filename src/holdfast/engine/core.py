@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from holdfast.control.member import MemberLedger
-from holdfast.control.order import FullPlan, PlanChange, SamePlan
+from holdfast.control.order import FullPlan, Order, PlanChange, SamePlan
 from holdfast.control.report import Member, Outcome, Report
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.arena_plan import SnapshotOptions
@@ -20,15 +20,18 @@ from holdfast.engine.group_keys import Key
 from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.link import Link
+from holdfast.engine.loading import load_snapshot
 from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, make_mesh
-from holdfast.engine.reports import StepReport
+from holdfast.engine.reports import RestoreReport, StepReport
 from holdfast.engine.snapshots import Keeper, Snapshots
-from holdfast.engine.state import Slice
+from holdfast.engine.state import Slice, fresh_slices
+from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
+from holdfast.plan.workers import node_of
 from holdfast.snapshot.gaps import Gaps, NoGaps
 from holdfast.snapshot.layout import Version
 
@@ -228,6 +231,45 @@ class TrainerCore:
         if self._change is not None:
             self._change.close(why)
             self._change = None
+
+    # Snapshots.
+
+    def _restore(self, order: Order, plan: Plan) -> None:
+        """Everybody has stopped: what is in memory of that version stays as it is."""
+        if self.snapshots is None:
+            raise HoldfastError(f"order {order.number}: there are no snapshots to restore from")
+        start = time.perf_counter()
+        self._renew()
+        building = self._build(plan, order.number)
+        state = self._workshop.build_state(plan)
+        slices = fresh_slices(state)
+        version, options = Version(order.version, order.agreed_in), self.snapshots.options
+        loaded = load_snapshot(
+            slices,
+            version,
+            job=options.job,
+            node=node_of(self.worker),
+            checkpoints=options.checkpoints,
+        )
+        seconds = time.perf_counter() - start
+        epoch = Epoch(order.number, plan, self._await(building))
+        self._num_updates = loaded.num_updates
+        self._workshop.set_up(epoch, state, slices, self._num_updates)
+        self.ledger.enter(order)
+        self._epoch, self._before = epoch, None
+        self._snapshot_epoch(version)
+        stall = time.perf_counter() - (self._broken_at or start)
+        self._broken_at = 0.0
+        self._link.restored(
+            RestoreReport(
+                step=order.version,
+                epoch=order.number,
+                stall_s=stall,
+                load_s=seconds,
+                bytes_by_origin=loaded.bytes_by_origin,
+                reasons=loaded.reasons,
+            )
+        )
 
     # What others want to know.
 

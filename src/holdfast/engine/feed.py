@@ -17,7 +17,7 @@ and nothing else.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -66,8 +66,9 @@ def unpack_header(tensor: Tensor) -> FeedHeader:
     return msgspec.msgpack.decode(data[4 : 4 + size], type=FeedHeader)
 
 
-def chunks(flat: Tensor) -> Sequence[Tensor]:
-    return flat.split(max(1, CHUNK_BYTES // flat.element_size()))
+def chunks(flat: Tensor) -> list[Tensor]:
+    size = max(1, CHUNK_BYTES // flat.element_size())
+    return [flat[at : at + size] for at in range(0, flat.numel(), size)]
 
 
 Pieces = tuple[tuple[str, Box], ...]

@@ -27,16 +27,14 @@ from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.core import POLL_S, TrainerCore
 from holdfast.engine.epoch import Background, Epoch, same_seats
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.loading import load_checkpoint, load_snapshot
+from holdfast.engine.loading import load_checkpoint
 from holdfast.engine.mesh import Mesh, left_over
 from holdfast.engine.movement import carry_out
-from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport
+from holdfast.engine.reports import ChangeReport, RecoveryReport
 from holdfast.engine.state import fresh_slices
-from holdfast.errors import HoldfastError, InternalError
+from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan
 from holdfast.plan.reduce import plan_exchanges, restrict
-from holdfast.plan.workers import node_of
-from holdfast.snapshot.layout import Version
 
 _WORD_S = 60.0
 
@@ -202,7 +200,7 @@ class Trainer(TrainerCore):
         state = self._workshop.build_state(epoch.plan)
         slices = fresh_slices(state)
         self._num_updates = 0
-        if order.kind == "start" and order.at_step:
+        if self._config.resume and order.at_step:
             root = Path(self._config.resume)
             self._num_updates = load_checkpoint(slices, root, order.at_step).num_updates
         else:
@@ -212,43 +210,6 @@ class Trainer(TrainerCore):
         self.ledger.enter(order)
         self._epoch = epoch
         self._snapshot_epoch()
-
-    def _restore(self, order: Order, plan: Plan) -> None:
-        """Everybody has stopped: what is in memory of that version stays as it is."""
-        if self.snapshots is None:
-            raise HoldfastError(f"order {order.number}: there are no snapshots to restore from")
-        start = time.perf_counter()
-        self._renew()
-        building = self._build(plan, order.number)
-        state = self._workshop.build_state(plan)
-        slices = fresh_slices(state)
-        version, options = Version(order.version, order.agreed_in), self.snapshots.options
-        loaded = load_snapshot(
-            slices,
-            version,
-            job=options.job,
-            node=node_of(self.worker),
-            checkpoints=options.checkpoints,
-        )
-        seconds = time.perf_counter() - start
-        epoch = Epoch(order.number, plan, self._await(building))
-        self._num_updates = loaded.num_updates
-        self._workshop.set_up(epoch, state, slices, self._num_updates)
-        self.ledger.enter(order)
-        self._epoch, self._before = epoch, None
-        self._snapshot_epoch(version)
-        stall = time.perf_counter() - (self._broken_at or start)
-        self._broken_at = 0.0
-        self._link.restored(
-            RestoreReport(
-                step=order.version,
-                epoch=order.number,
-                stall_s=stall,
-                load_s=seconds,
-                bytes_by_origin=loaded.bytes_by_origin,
-                reasons=loaded.reasons,
-            )
-        )
 
     def _recover(self, order: Order, plan: Plan) -> None:
         share, old = order.share, self._epoch
@@ -274,6 +235,7 @@ class Trainer(TrainerCore):
         results = self._report.results if self._report is not None and not followed else ()
         self.ledger.enter(order)
         self._epoch, self._before = epoch, None
+        self._snapshot_epoch()
         self._tell()
         if share.step < self._config.num_steps:
             slots = Slots(epoch.state, self._plans[share.base], plan.workers)

@@ -131,7 +131,7 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     restart_window_s: Annotated[float, Meta(gt=0)] = 600.0
     restart_nodes: bool = False
     """Start a node's agent again when it has ended; otherwise the node is lost."""
-    heartbeat_ms: Count = 100
+    heartbeat_ms: Count = 200
     """How often a node says that it lives, and where its workers are."""
     hang_floor_ms: Count = 2000
     """A worker that stays in one action longer than this and hang_multiple times its usual time
@@ -144,6 +144,8 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """How long a worker may take to stop and say where it is."""
     lost_after_ms: Count = 10_000
     """How long a node may be cut off while its workers go on."""
+    feed_delay_ms: Natural = 0
+    """For experiments: every unit that a joining worker gets is held back this long."""
 
 
 class Change(Section, frozen=True, kw_only=True):

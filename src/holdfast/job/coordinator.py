@@ -67,8 +67,8 @@ from holdfast.observe.progress import after_steps
 from holdfast.observe.run_directory import log_name
 from holdfast.plan.workers import node_of
 
-TICK_S = 0.02
-TICKS_PER_LOOK = 5
+TICK_S = 0.05
+TICKS_PER_LOOK = 2
 """How often agents are told what is written down, and hangs and faults are looked for."""
 LEAVE_DEADLINE_S = 30.0
 GRACE_S = 10.0

@@ -82,11 +82,8 @@ class KeptBoard:
         if (plan, at) not in self._standings:
             layouts = self._layouts.get(plan, {})
             known = [layouts[place] for place in sorted(at) if place in layouts]
-            standing = (
-                Holding([_assumed(one, version) for one in known]).standing() if known else None
-            )
-            is_whole = standing is not None and standing.is_complete
-            self._standings[plan, at] = standing if is_whole else None
+            found = [Holding([_assumed(one, version) for one in known]).standing()] if known else []
+            self._standings[plan, at] = next((s for s in found if s.is_complete), None)
         return self._standings[plan, at]
 
 

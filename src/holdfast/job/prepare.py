@@ -295,5 +295,6 @@ def trainer_config(config: JobConfig, device: str) -> TrainerConfig:
         host=job.host,
         timeout_ms=max(1, int(job.timeout_s * 1000)),
         verify=job.verify,
+        feed_delay_ms=config.recovery.feed_delay_ms,
         optimizer=config.optimizer,
     )

@@ -70,7 +70,6 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
     link.trainer = trainer
     link.listen()
     link.tell(trainer.ledger.state())
-    trainer.start()
     trainer.run()
     trainer.close()
 
