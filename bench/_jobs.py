@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from engine import Size as EngineSize
+from _engine import Size as EngineSize
 from holdfast.job.config import (
     DataSection,
     JobConfig,

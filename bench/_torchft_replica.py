@@ -23,8 +23,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 from torchft.checkpointing import http_transport  # type: ignore[import-not-found]
 
+from _engine import OPTIMIZER, Chain, DataParallel, make_adam, make_data, make_units, measure
 from _jobs import SIZES, Size
-from engine import OPTIMIZER, Chain, DataParallel, make_adam, make_data, make_units, measure
 
 HOST = "127.0.0.1"
 MIN_REPLICAS = 2

@@ -30,8 +30,8 @@ from torch._C._distributed_c10d import TCPStore
 
 import _torchft
 from _common import Goal, Ratios, compare, console, finish, parse_args, print_table
+from _engine import Ours, cpu_seconds
 from _jobs import SIZES, Size, cpu_of_all, make_job, rotated
-from engine import Ours, cpu_seconds
 from holdfast.job.launcher import run_job
 from holdfast.job.template import Template
 from holdfast.observe.events import Event, StepDone

@@ -1,6 +1,7 @@
 """Random faults of all kinds, from seeds: no broken promise, nothing left behind.
 
-A sample of ten runs with the tests, a hundred with `make chaos`.
+A sample of ten runs with the tests, a hundred with `make chaos`. A fault whose victim is not there
+at its moment does not happen, and does not count.
 """
 
 import pytest
@@ -8,7 +9,15 @@ import pytest
 from support.chaos import Chaos, left_behind
 
 FAULTS_PER_RUN = 4
-NUM_RUNS = 25
+
+
+def run_until(chaos, num_faults, first_seed):
+    """Runs from the seeds on until so many faults have happened; the number of runs."""
+    for number in range(num_faults):
+        chaos.run(seed=first_seed + number, num_faults=FAULTS_PER_RUN)
+        if sum(chaos.counts.values()) >= num_faults:
+            return number + 1
+    raise AssertionError(f"only {chaos.counts} in {num_faults} runs")
 
 
 @pytest.mark.process
@@ -16,9 +25,7 @@ NUM_RUNS = 25
 @pytest.mark.timeout(240)
 def test_a_sample_of_ten(template, tmp_path):
     chaos = Chaos(template, tmp_path)
-    chaos.run(seed=1, num_faults=5)
-    chaos.run(seed=2, num_faults=5)
-    assert sum(chaos.counts.values()) == 10
+    run_until(chaos, 10, first_seed=1)
     assert left_behind(template, tmp_path) == []
 
 
@@ -26,11 +33,9 @@ def test_a_sample_of_ten(template, tmp_path):
 @pytest.mark.timeout(1800)
 def test_a_hundred_faults(template, tmp_path, capsys):
     chaos = Chaos(template, tmp_path)
-    for seed in range(NUM_RUNS):
-        chaos.run(seed=100 + seed, num_faults=FAULTS_PER_RUN)
+    num_runs = run_until(chaos, 100, first_seed=100)
     assert left_behind(template, tmp_path) == []
-    total = sum(chaos.counts.values())
     with capsys.disabled():
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(chaos.counts.items()))
-        print(f"\n{total} faults in {NUM_RUNS} runs, 0 broken promises ({kinds})")
-    assert total == NUM_RUNS * FAULTS_PER_RUN
+        total = sum(chaos.counts.values())
+        print(f"\n{total} faults in {num_runs} runs, 0 broken promises ({kinds})")

@@ -1,0 +1,85 @@
+"""A worker's copies: whole versions only, in the arena of its plan, and never in training's way."""
+
+import pytest
+
+from holdfast.engine.arena_plan import SnapshotOptions
+from holdfast.plan.build import regular_plan
+from holdfast.snapshot.arena import Arena, Version
+from support.kept_state import Crew
+from support.random_plans import make_units
+from support.snapshots import random_state
+
+PLAN = regular_plan(make_units(2), replicas=2, micro_batches=2, devices_per_node=1)
+STATES = {step: random_state(PLAN, seed=step) for step in range(1, 8)}
+
+
+@pytest.fixture
+def crew(tmp_path):
+    crew = Crew(PLAN, tmp_path)
+    yield crew
+    crew.close()
+
+
+def first(crew):
+    return crew.hands[PLAN.workers[0]]
+
+
+def test_a_version_is_sealed_before_state_changes(crew):
+    crew.enter()
+    crew.train(STATES)
+    assert first(crew).sealed_versions == [Version(step, 1) for step in range(1, 7)]
+    crew.load(PLAN, PLAN.workers[1], Version(6, 1), STATES[6])
+
+
+def test_the_version_before_the_last_is_kept_for_those_behind(crew):
+    crew.enter()
+    crew.train(STATES)
+    (arena,) = crew.arenas["n0"].held()
+    assert [version.step for version in arena.versions] == [4, 5, 6]
+
+
+def test_only_every_kth(tmp_path):
+    crew = Crew(PLAN, tmp_path, every=3)
+    crew.enter()
+    crew.train(STATES)
+    assert first(crew).sealed_versions == [Version(3, 1), Version(6, 1)]
+    crew.close()
+
+
+def test_until_the_arena_is_there_nothing_is_copied(crew):
+    first(crew).apply(1, 1, STATES[1])
+    assert first(crew).sealed_versions == []
+
+
+def test_a_broken_step_leaves_no_torn_version(crew):
+    crew.enter()
+    crew.train({1: STATES[1], 2: STATES[2]})
+    first(crew).snapshots.broken_off()
+    (arena,) = crew.arenas["n0"].held()
+    assert [version.step for version in arena.versions] == [1]
+
+
+def test_what_is_newer_than_a_restored_version_is_discarded(crew):
+    crew.enter()
+    crew.train(STATES)
+    first(crew).enter(since=Version(5, 1))
+    first(crew).apply(6, 2, STATES[6])
+    (arena,) = crew.arenas["n0"].held()
+    assert [version.step for version in arena.versions] == [4, 5]
+
+
+def test_an_error_ends_the_snapshots_and_not_the_training(crew, monkeypatch, capsys):
+    crew.enter()
+    monkeypatch.setattr(Arena, "begin", lambda *_: (_ for _ in ()).throw(OSError("no memory")))
+    crew.train(STATES)
+    assert "no memory" in capsys.readouterr().out
+    assert first(crew).sealed_versions == []
+
+
+def test_nothing_fits(tmp_path):
+    crew = Crew(PLAN, tmp_path, memory_limit_bytes=1)
+    crew.enter()
+    crew.train(STATES)
+    assert crew.held() == {"n0": (), "n1": ()}
+    assert crew.options == SnapshotOptions(job="test", memory_limit_bytes=1)
+    crew.close()

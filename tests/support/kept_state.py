@@ -1,0 +1,123 @@
+"""A job's snapshots without a job: every worker's slices, and its node's arenas in a folder."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from holdfast.control.member import MemberLedger
+from holdfast.control.report import Member
+from holdfast.engine.arena_plan import SnapshotOptions, node_job
+from holdfast.engine.loading import Loaded, load_snapshot
+from holdfast.engine.snapshots import Snapshots
+from holdfast.engine.state import Slice
+from holdfast.job.arenas import Arenas, HeldArena
+from holdfast.plan.holders import HolderMap
+from holdfast.plan.placement import AGREE
+from holdfast.plan.plan import Plan
+from holdfast.plan.workers import node_of
+from holdfast.snapshot.layout import KINDS, Layout, Version
+from support.snapshots import State
+
+JOB = "test"
+
+
+def make_slices(plan: Plan, worker: str, state: State | None = None) -> dict[str, Slice]:
+    """A worker's part of the whole state; without one, values that no state has."""
+    slices = {}
+    for tensor, boxes in HolderMap(plan).slices(worker).items():
+        shape = [high - low for low, high in boxes[0]]
+        parts = [torch.full(shape, torch.nan) for _ in KINDS]
+        slices[tensor] = Slice(tensor, boxes[0], nn.Parameter(parts[0]), *parts[1:])
+    if state is not None:
+        fill(slices, state)
+    return slices
+
+
+def fill(slices: dict[str, Slice], state: State) -> None:
+    for piece in slices.values():
+        index = tuple(slice(low, high) for low, high in piece.box)
+        for kind in KINDS:
+            piece.part(kind, piece.box).copy_(state[piece.tensor, kind][index])
+
+
+def check(slices: dict[str, Slice], state: State) -> None:
+    for piece in slices.values():
+        index = tuple(slice(low, high) for low, high in piece.box)
+        for kind in KINDS:
+            assert torch.equal(piece.part(kind, piece.box), state[piece.tensor, kind][index])
+
+
+class Hand:
+    """(Keeper) One worker, and the way to its node's arenas."""
+
+    def __init__(self, crew: "Crew", worker: str) -> None:
+        self._crew, self._worker = crew, worker
+        self.slices = make_slices(crew.plan, worker)
+        self.ledger = MemberLedger(Member(worker, 1))
+        self.sealed_versions: list[Version] = []
+        self.snapshots = Snapshots(
+            crew.options,
+            self.ledger,
+            self,
+            device=torch.device("cpu"),
+            num_updates=lambda: self.ledger.version,
+        )
+
+    def want_arena(self, layouts: tuple[Layout, ...]) -> None:
+        path = self._crew.arenas[node_of(self._worker)].make(layouts)
+        self.snapshots.give(layouts[0].plan, str(path))
+
+    def sealed(self, plan: str, version: Version) -> None:
+        self.sealed_versions.append(version)
+
+    def enter(self, since: Version | None = None) -> None:
+        self.snapshots.enter(self._crew.plan, self.slices, since)
+        self.snapshots._planning.join()
+
+    def apply(self, step: int, epoch: int, state: State) -> None:
+        """The optimizer's part of a step: state becomes the one that enters `step`."""
+        self.snapshots.applying()
+        fill(self.slices, state)
+        self.ledger.version, self.ledger.outcome = step, SimpleNamespace(epoch=epoch)
+        self.snapshots.applied(step)
+
+    def wait(self) -> None:
+        self.snapshots.waiting(AGREE)
+        self.snapshots.going_on()
+
+
+class Crew:
+    def __init__(self, plan: Plan, folder: Path, **options: object) -> None:
+        self.plan, self.folder = plan, folder
+        self.options = SnapshotOptions(job=JOB, **options)
+        nodes = dict.fromkeys(map(node_of, plan.workers))
+        self.arenas = {node: Arenas(node_job(JOB, node), folder) for node in nodes}
+        self.hands = {worker: Hand(self, worker) for worker in plan.workers}
+
+    def enter(self) -> None:
+        for hand in self.hands.values():
+            hand.enter()
+
+    def train(self, states: dict[int, State], epoch: int = 1) -> None:
+        """All of them, step by step; the last version is not finished by anybody."""
+        for step, state in states.items():
+            for hand in self.hands.values():
+                hand.apply(step, epoch, state)
+
+    def held(self) -> dict[str, tuple[HeldArena, ...]]:
+        return {node: arenas.held() for node, arenas in self.arenas.items()}
+
+    def load(self, plan: Plan, worker: str, version: Version, state: State) -> Loaded:
+        """What is loaded is what was saved, to the last bit."""
+        slices = make_slices(plan, worker)
+        found = load_snapshot(slices, version, job=JOB, node=node_of(worker), folder=self.folder)
+        check(slices, state)
+        return found
+
+    def close(self) -> None:
+        for hand in self.hands.values():
+            hand.snapshots.leave()
+        for arenas in self.arenas.values():
+            arenas.close()
