@@ -21,13 +21,16 @@ from pathlib import Path
 import msgspec
 
 from holdfast.control.report import Member
+from holdfast.job.agent_snapshots import AgentSnapshots
 from holdfast.job.agent_workers import WorkerProcess
 from holdfast.job.connection import ClientConnection, client_tls, open_connection
 from holdfast.job.deltas import OrderUnpacker
 from holdfast.job.faults import SIGNALS, Fault
 from holdfast.job.messages import (
+    ArenaWanted,
     Assignment,
     Beat,
+    DropArenas,
     EndNode,
     Failed,
     FaultMessage,
@@ -39,8 +42,10 @@ from holdfast.job.messages import (
     NodeState,
     OrderForNode,
     OrderMessage,
+    Persist,
     Place,
     Relayed,
+    Sealed,
     Settled,
     StartWorker,
     StateMessage,
@@ -97,6 +102,7 @@ class Agent:
         self._others: list[Relayed] = []
         self._places: dict[str, Place] = {}
         self._away_until = 0.0
+        self._snapshots = AgentSnapshots(spec.node, spec.assignment, self._tell)
 
     async def run(self, launcher: socket.socket) -> None:
         """Until the job is over or the launcher gone."""
@@ -108,6 +114,7 @@ class Agent:
         await self._ended.wait()
         for task in tasks:
             task.cancel()
+        self._snapshots.close()
         for worker in self._workers.values():
             worker.give_back()
         if self._connection is not None:
@@ -163,6 +170,7 @@ class Agent:
             places=self._spec.places,
             workers=tuple(worker.state for worker in self._workers.values()),
             pids={worker.name: worker.pid for worker in self._workers.values()},
+            arenas=self._snapshots.held(),
         )
         self._places = {}
         yield from self._steps
@@ -188,6 +196,8 @@ class Agent:
                 self._inject(fault)
             case Settled(step=step):
                 self._steps = [told for told in self._steps if _step_of(told) >= step]
+            case DropArenas() | Persist():
+                self._snapshots.obey(message)
             case EndNode():
                 self._ended.set()
 
@@ -255,6 +265,9 @@ class Agent:
                 worker.at_version(report.step + 1)
             case Failed(line=line):
                 worker.last_words = line
+            case ArenaWanted() | Sealed():
+                self._snapshots.hear(worker, message)
+                return
         told = Relayed(member=worker.member, message=message)
         self._tell(told)
         if isinstance(message, StepMessage):
@@ -295,6 +308,7 @@ class Agent:
         worker = self._workers.get(fault.target)
         match fault.kind:
             case "NODE_LOSS":
+                self._snapshots.lose()
                 os.kill(os.getpid(), signal.SIGKILL)
             case "PARTITION":
                 self._away_until = loop.time() + (fault.duration_s or float("inf"))

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.errors import HoldfastError
+from holdfast.job.config import JobConfig
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.layout import Layout, Version
 from holdfast.snapshot.owners import JobLock, adopt, arena_name, files_of, remove
@@ -91,6 +93,19 @@ class Arenas:
             arena.close()
         self._arenas.clear()
         self._lock.release()
+
+
+def snapshot_options(config: JobConfig, memory: str, checkpoints: str) -> SnapshotOptions:
+    """The same for everybody of a job; `memory`: its name there."""
+    snapshot = config.snapshot
+    return SnapshotOptions(
+        job=memory,
+        every=snapshot.every,
+        parity=snapshot.parity,
+        memory_limit_bytes=snapshot.memory_limit_bytes,
+        dtype=config.job.dtype,
+        checkpoints=checkpoints,
+    )
 
 
 def pack_layouts(layouts: Layouts) -> bytes:

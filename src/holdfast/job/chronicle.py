@@ -19,7 +19,9 @@ from holdfast.job.messages import (
     FromWorker,
     Measured,
     RecoveryMessage,
+    RestoreMessage,
     StepMessage,
+    Struck,
 )
 from holdfast.observe.events import (
     Event,
@@ -27,6 +29,7 @@ from holdfast.observe.events import (
     PlanChanged,
     PlanStarted,
     Recovered,
+    Restored,
     StepDone,
     WorkersReady,
 )
@@ -38,6 +41,7 @@ from holdfast.plan.profile import Profile, format_profile
 from holdfast.plan.text import format_plan
 
 KEPT_EVENTS = 100
+_BEGUN = PlanStarted | PlanChanged | Recovered | Restored
 
 OnWrite = Callable[[int, int], object]
 """Called with the sizes of journal and metrics after every line."""
@@ -45,12 +49,17 @@ OnWrite = Callable[[int, int], object]
 
 class Chronicle:
     def __init__(
-        self, run_dir: Path, wanted: Plan, backend: str, seconds: Callable[[], float]
+        self,
+        run_dir: Path,
+        wanted: Plan,
+        backend: str,
+        seconds: Callable[[], float],
+        first_step: int = 0,
     ) -> None:
         self._directory = RunDirectory(run_dir)
         self._journal = Journal(run_dir / JOURNAL, run_dir / METRICS)
         steps = read_metrics(run_dir / METRICS)
-        self.ledger = Ledger(backend, steps[-1].step + 1 if steps else 0)
+        self.ledger = Ledger(backend, steps[-1].step + 1 if steps else first_step)
         self.loss = steps[-1].loss if steps else None
         """Of the last step."""
         self.past = Past(wanted, Rules())
@@ -83,7 +92,7 @@ class Chronicle:
             self.note(entry, is_new=False)
         told = read_journal(self._directory / JOURNAL)
         self.faults_before = [e.fault for e in told if isinstance(e, FaultInjected)]
-        begun = [e.epoch for e in told if isinstance(e, PlanStarted | PlanChanged | Recovered)]
+        begun = [e.epoch for e in told if isinstance(e, _BEGUN)]
         self.ledger.begun(max(begun, default=self.ledger.epoch))
 
     def note(self, entry: Entry, *, is_new: bool = True) -> None:
@@ -91,8 +100,8 @@ class Chronicle:
         self.past.note(entry)
         match entry:
             case Ordered(order=order, step=step):
-                if order.kind == "restore":
-                    self.ledger.rewind(step)
+                if order.kind == "restore" and is_new:
+                    self.ledger.rewind(step, order.number)
                 plan = self.past.plans[order.number]
                 if is_new:
                     self._directory.write(plan_name(order.number), format_plan(plan))
@@ -121,12 +130,21 @@ class Chronicle:
         match message:
             case StepMessage(report=step):
                 self.tell(self.ledger.add_step(member.name, step))
-            case ChangeMessage(report=change) | RecoveryMessage(report=change):
+            case ChangeMessage(report=change):
                 self.tell(self.ledger.add_change(member.name, change))
+            case RecoveryMessage(report=recovery):
+                self.tell(self.ledger.add_change(member.name, recovery))
+            case RestoreMessage(report=restore):
+                self.tell(self.ledger.add_change(member.name, restore))
             case Measured(epoch=epoch, profile=profile):
                 self._profiles[epoch, member.name] = profile
             case Finished():
                 self.finished[member.name] = message
+            case Struck(kind=kind, step=step):
+                reason = "on purpose: [[faults]], by the worker itself"
+                self.tell(
+                    [FaultInjected(fault=kind, target=member.name, step=step, reason=reason)]
+                )
 
     def profile(self) -> str:
         """What was measured, in the form of profile.json; empty = nothing."""

@@ -6,6 +6,7 @@
     [parallel]   degrees of a regular plan, or `plan = "a.toml"`
     [optimizer]  AdamW and its learning rate
     [recovery]   what happens when workers or nodes fail
+    [snapshot]   what is kept of the state, in memory and on disk
     [[change]]   at_step = 5, and a plan file or the degrees that differ from then on
     [[faults]]   faults on purpose: kind, target, and when
 
@@ -52,6 +53,8 @@ class JobSection(Section, frozen=True, kw_only=True):
     """Of computation, per worker; 0 = the cores, shared out."""
     run_dir: str = ""
     """Where everything is written; empty = a new folder below runs/."""
+    resume: str = ""
+    """The run directory of an earlier run: begin with one of its checkpoints."""
     tls_cert: str = ""
     """Certificate of the coordinator, which the others of the job then insist on; empty = no TLS
     between nodes, only the mutual proof of the job's secret.
@@ -148,6 +151,29 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """For experiments: every unit that a joining worker gets is held back this long."""
 
 
+class SnapshotSection(Section, frozen=True, kw_only=True):
+    every: Natural = 0
+    """Steps between two snapshots in memory; 0 = none are made."""
+    parity: bool = True
+    """Keep enough on every node to compute what another one held."""
+    memory_limit_bytes: Natural = 0
+    """Of shared memory, per node; 0 = what there is. Where it does not suffice, parity goes first,
+    then the interval grows.
+    """
+    persist_every_steps: Natural = 0
+    """Write a checkpoint at least so often, below checkpoints/; 0 = not by steps."""
+    persist_every_s: Annotated[float, Meta(ge=0)] = 0.0
+    """0 = not by time."""
+    keep_latest_k: Natural = 2
+    """Checkpoints to keep; 0 = all."""
+    load_step: Annotated[int, Meta(ge=-1)] = -1
+    """Which checkpoint `job.resume` begins with; -1 = the newest valid one."""
+
+    @property
+    def persists(self) -> bool:
+        return self.every > 0 and bool(self.persist_every_steps or self.persist_every_s)
+
+
 class Change(Section, frozen=True, kw_only=True):
     """From `at_step` on another plan; keys that are not given keep the value they had."""
 
@@ -162,6 +188,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     parallel: ParallelSection = ParallelSection()
     optimizer: OptimizerConfig = OptimizerConfig()
     recovery: RecoverySection = RecoverySection()
+    snapshot: SnapshotSection = SnapshotSection()
     changes: tuple[Change, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -173,6 +200,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "parallel": ParallelSection,
     "optimizer": OptimizerConfig,
     "recovery": RecoverySection,
+    "snapshot": SnapshotSection,
 }
 
 ALIASES: dict[str, dict[str, str]] = {

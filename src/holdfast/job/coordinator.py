@@ -31,6 +31,7 @@ from holdfast.control.facts import (
 from holdfast.control.settings import Settings
 from holdfast.control.state import WorkerState
 from holdfast.job import messages
+from holdfast.job.arenas import snapshot_options
 from holdfast.job.chronicle import Chronicle
 from holdfast.job.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.job.control_journal import CONTROL, ControlJournal
@@ -39,13 +40,16 @@ from holdfast.job.failures import Failure, describe_exit, said
 from holdfast.job.front_desk import FrontDesk
 from holdfast.job.giving_up import GivingUp
 from holdfast.job.hangs import HangWatch
+from holdfast.job.kept import KeptBoard
 from holdfast.job.ledger import HoldersDiffer
 from holdfast.job.messages import (
     Beat,
     EndNode,
     Failed,
+    Keeps,
     KillWorker,
     NodeState,
+    Persisted,
     Relayed,
     Settled,
     StartWorker,
@@ -53,6 +57,7 @@ from holdfast.job.messages import (
     WorkerStarted,
 )
 from holdfast.job.page import now_ms
+from holdfast.job.snapshot_desk import SnapshotDesk
 from holdfast.job.supervision import (
     CoordinatorSpec,
     Ending,
@@ -81,10 +86,18 @@ class CoordinatorServer:
         self._spec = spec
         self._journal = ControlJournal(run_dir / CONTROL)
         first = spec.plans[0].plan
-        self._chronicle = Chronicle(run_dir, first, spec.backend, self._seconds)
+        self._chronicle = Chronicle(run_dir, first, spec.backend, self._seconds, spec.first_step)
         self._machine = Coordinator(settings_of(spec), self._journal.entries)
         self._chronicle.replay(self._journal.entries)
         self._dispatch = Dispatch()
+        self._snapshots = SnapshotDesk(
+            KeptBoard(snapshot_options(config, spec.memory, "")) if spec.memory else None,
+            self._chronicle.past,
+            self._dispatch,
+            take=self._take,
+            tell=self._chronicle.tell,
+            persists=config.snapshot.persists,
+        )
         self._states: dict[str, WorkerState] = {}
         self._strangers = Strangers(lambda line: print(line, flush=True), time.monotonic)
         recovery = config.recovery
@@ -103,6 +116,8 @@ class CoordinatorServer:
         self._desk = FrontDesk(
             spec, self._chronicle, self._dispatch, self._strangers, self._states, now_ms()
         )
+        self._last_words = ""
+        """Of the last worker that said why it ended."""
         self._settled = 0
         self._considered = 0
         """The epoch for which the next plan was looked for."""
@@ -221,6 +236,10 @@ class CoordinatorServer:
                     self._told(state)
             case Relayed():
                 self._note(message)
+            case Keeps(arenas=arenas):
+                self._snapshots.hear(connection.name, arenas)
+            case Persisted():
+                self._snapshots.written(message)
             case Beat(sent_ms=sent_ms, places=places):
                 self._desk.places.update(places)
                 self._watch.beat(places, sent_ms, now_ms())
@@ -236,9 +255,9 @@ class CoordinatorServer:
                 agent=state.agent,
                 places=state.places,
                 workers=state.workers,
-                kept=state.kept,
             )
         )
+        self._snapshots.connected(state.node, state.arenas)
 
     def _forget(self, node: str) -> None:
         for name in [name for name in self._states if node_of(name) == node]:
@@ -247,6 +266,7 @@ class CoordinatorServer:
 
     def _cut_off(self, connection: ServerConnection, why: str) -> None:
         if self._dispatch.disconnect(connection.name, connection):
+            self._snapshots.lose(connection.name)
             self._stop_watching()
             self._take(NodeLost(connection.name, why))
 
@@ -258,6 +278,7 @@ class CoordinatorServer:
             self._giving_up.failed(failure, now_ms())
             return
         self._take(WorkerTold(state))
+        self._begin_if_ready()
         if self._watched and not _trains(state, self._watched):
             self._stop_watching()
 
@@ -277,6 +298,8 @@ class CoordinatorServer:
     def _exited(self, message: messages.WorkerExited) -> None:
         member = message.member
         how = describe_exit(message.status, message.last_words)
+        if message.last_words:
+            self._last_words = f"; {member.name} {how}"
         known = self._states.get(member.name)
         if known is not None and known.member == member:
             del self._states[member.name]
@@ -298,6 +321,7 @@ class CoordinatorServer:
                 self._take(StopWanted(name))
             case NodeEnded(node=node, how=how):
                 self._forget(node)
+                self._snapshots.lose(node)
                 self._take(NodeDead(node, how))
 
     # What follows from the state.
@@ -431,14 +455,16 @@ class CoordinatorServer:
             case Finish(version=version):
                 self._finish(version)
             case Fail(reason=reason):
-                self._end("failed", reason)
+                self._end("failed", reason + self._last_words)
 
     def _finish(self, version: int) -> None:
         steps, stop = self._spec.config.job.steps, self._chronicle.past.stop
-        if version >= steps:
-            self._end("finished", f"all {steps} steps are done")
-        else:
-            self._end("stopped", f"{stop.reason if stop else 'asked for'}, at a step boundary")
+        reason = f"all {steps} steps are done"
+        outcome = "finished"
+        if version < steps:
+            reason = f"{stop.reason if stop else 'asked for'}, at a step boundary"
+            outcome = "stopped"
+        self._snapshots.persist_last(reason, lambda: self._end(outcome, reason))
 
 
 def _trains(state: WorkerState, epoch: int) -> bool:
@@ -455,6 +481,7 @@ def settings_of(spec: CoordinatorSpec) -> Settings:
     recovery = spec.config.recovery
     return Settings(
         plan=spec.plans[0].plan,
+        first_step=spec.first_step,
         mode="fast" if recovery.mode == "fast" else "exact",
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,

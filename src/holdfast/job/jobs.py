@@ -16,6 +16,8 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     plans: tuple[Planned, ...]
     transitions: tuple[Transition, ...]
     """From each plan to the next."""
+    first_step: int = 0
+    """Of a run that goes on from an earlier one."""
 
     @cached_property
     def workers(self) -> tuple[str, ...]:

@@ -20,13 +20,15 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
+from holdfast.engine.arena_plan import node_job
 from holdfast.errors import HoldfastError
 from holdfast.job.agent import AgentSpec
+from holdfast.job.arenas import remove_all
 from holdfast.job.faults import Fault
 from holdfast.job.injector import place_faults
 from holdfast.job.jobs import Job
@@ -48,8 +50,18 @@ from holdfast.job.supervisor import (
 from holdfast.job.template import WARM_DEADLINE_S, Template, TemplateGone
 from holdfast.observe.events import PlanChanged, StepDone
 from holdfast.observe.report import Report
-from holdfast.observe.run_directory import ADDRESS, FINAL, LOGS, RunDirectory, create_run_directory
+from holdfast.observe.run_directory import (
+    ADDRESS,
+    CHECKPOINTS,
+    FINAL,
+    LOGS,
+    SHARED_MEMORY,
+    RunDirectory,
+    checkpoint_folder,
+    create_run_directory,
+)
 from holdfast.plan.workers import node_of
+from holdfast.snapshot.owners import JobLock, clean
 
 LEAVE_DEADLINE_S = 30.0
 NODE_RESTART_S = 0.5
@@ -100,15 +112,40 @@ def run_job(
         write_secret(directory.path, secret)
         recorder = stack.enter_context(Recorder(job, directory, on_event))
         warm = template if template is not None else stack.enter_context(Template())
-        run = _Run(job, directory, recorder, secret)
+        memory = stack.enter_context(shared_memory(job, directory))
+        run = _Run(job, directory, recorder, secret, memory)
         return run.run(warm, store, control)
+
+
+@contextmanager
+def shared_memory(job: Job, directory: RunDirectory) -> Iterator[str]:
+    """The job's name there, empty if it keeps no snapshots. It is the launcher that keeps others
+    from taking the memory of a node whose agent is being started again for that of a dead job.
+    """
+    if not job.config.snapshot.every:
+        yield ""
+        return
+    clean()
+    memory = secrets.token_hex(8)
+    jobs = [node_job(memory, node) for node in dict.fromkeys(map(node_of, job.workers))]
+    directory.write(SHARED_MEMORY, memory)
+    with ExitStack() as locks:
+        for name in jobs:
+            locks.enter_context(JobLock(name))
+        try:
+            yield memory
+        finally:
+            remove_all(jobs)
 
 
 class _Run:
     """One run, from the first process to the last."""
 
-    def __init__(self, job: Job, directory: RunDirectory, recorder: Recorder, secret: str) -> None:
+    def __init__(
+        self, job: Job, directory: RunDirectory, recorder: Recorder, secret: str, memory: str
+    ) -> None:
         self._job, self._directory, self._recorder, self._secret = job, directory, recorder, secret
+        self._memory = memory
         self._began_ms = now_ms()
         self._ending: Ending | None = None
         self._signal = 0
@@ -182,6 +219,8 @@ class _Run:
                 config=config,
                 plans=self._job.plans,
                 backend=self._job.backend,
+                memory=self._memory,
+                first_step=self._job.first_step,
                 began_ms=self._began_ms,
             ),
             self._control,
@@ -213,7 +252,8 @@ class _Run:
     def _assignment(self) -> Assignment:
         """Of any worker, but for its name."""
         config = resolved(self._job)
-        final = self._directory / FINAL
+        final, checkpoints = self._directory / FINAL, self._directory / CHECKPOINTS
+        resume = config.job.resume
         return Assignment(
             worker="",
             config=config,
@@ -221,6 +261,10 @@ class _Run:
             store_port=self._store_port,
             num_threads=config.job.threads or share_cores(len(self._job.workers)),
             final_dir=os.path.abspath(final) if config.job.keep_final else "",
+            memory=self._memory,
+            checkpoints=os.path.abspath(checkpoints) if config.snapshot.persists else "",
+            resume=str(checkpoint_folder(resume)) if resume else "",
+            first_step=self._job.first_step,
             faults=tuple(fault for fault in self._faults() if fault.is_inside),
         )
 

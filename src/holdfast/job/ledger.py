@@ -15,11 +15,15 @@ from math import isfinite
 import msgspec
 
 from holdfast.engine.group_keys import needed_groups
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
-from holdfast.observe.events import Event, PlanChanged, Recovered, StepDone, StepSkipped
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.observe.events import Event, PlanChanged, Recovered, Restored, StepDone, StepSkipped
 from holdfast.observe.run_directory import plan_name
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
+
+MAX_REASONS = 20
+
+EpochReport = ChangeReport | RecoveryReport | RestoreReport
 
 
 class HoldersDiffer(Exception):
@@ -49,7 +53,9 @@ class Ledger:
         self._lost: dict[str, int] = {}
         """Worker -> the last epoch that does not wait for it."""
         self._steps: dict[int, dict[str, StepReport]] = {}
-        self._changes: dict[int, dict[str, ChangeReport | RecoveryReport]] = {}
+        self._changes: dict[int, dict[str, EpochReport]] = {}
+        self._rewound: dict[int, tuple[int, int]] = {}
+        """By the epoch that begins with it: the first step that is done again, and how many."""
         self._sums: dict[tuple[int, str], tuple[str, int]] = {}
 
     # What is known beforehand.
@@ -76,8 +82,9 @@ class Ledger:
         self._lost[worker] = max(self._epochs, default=-1)
         return self._settle()
 
-    def rewind(self, step: int) -> None:
-        """State was restored: steps from here on are done again."""
+    def rewind(self, step: int, epoch: int) -> None:
+        """State is restored: steps from here on are done again, from this epoch on."""
+        self._rewound[epoch] = (step, max(0, self.next_step - step))
         self.next_step = min(self.next_step, step)
         self._steps = {s: reports for s, reports in self._steps.items() if s < step}
         self._sums = {key: value for key, value in self._sums.items() if key[0] < step}
@@ -87,7 +94,7 @@ class Ledger:
     def add_step(self, worker: str, report: StepReport) -> list[Event]:
         """What is known now that was not before."""
         reports = self._steps.setdefault(report.step, {})
-        if report.step < self.next_step or worker in reports:
+        if report.step < self.next_step or worker in reports or self._is_undone(report):
             if not reports:
                 del self._steps[report.step]
             return []
@@ -97,7 +104,14 @@ class Ledger:
         reports[worker] = report
         return self._settle()
 
-    def add_change(self, worker: str, report: ChangeReport | RecoveryReport) -> list[Event]:
+    def _is_undone(self, report: StepReport) -> bool:
+        """Of a history that was given up; told again by an agent that does not know."""
+        return any(
+            report.epoch < epoch and report.step >= step
+            for epoch, (step, _) in self._rewound.items()
+        )
+
+    def add_change(self, worker: str, report: EpochReport) -> list[Event]:
         if report.epoch > self.epoch:
             self._changes.setdefault(report.epoch, {})[worker] = report
         return self._settle()
@@ -131,10 +145,11 @@ class Ledger:
                 return [self._changed(epoch, before, reports)]
         return None
 
-    def _changed(
-        self, epoch: Epoch, before: Epoch, reports: dict[str, ChangeReport | RecoveryReport]
-    ) -> Event:
+    def _changed(self, epoch: Epoch, before: Epoch, reports: dict[str, EpochReport]) -> Event:
         old, new = before.plan.workers, epoch.plan.workers
+        restores = [report for report in reports.values() if isinstance(report, RestoreReport)]
+        if restores:
+            return _restored(epoch, restores, self._rewound.get(epoch.number, (0, 0))[1])
         changes = {w: report for w, report in reports.items() if isinstance(report, ChangeReport)}
         if not changes:
             lost = tuple(name for name in old if name not in new)
@@ -184,9 +199,28 @@ class Ledger:
                 )
 
 
-def _recovered(
-    epoch: Epoch, lost: tuple[str, ...], reports: list[ChangeReport | RecoveryReport]
-) -> Event:
+def _restored(epoch: Epoch, reports: list[RestoreReport], steps_redone: int) -> Event:
+    origins: dict[str, int] = {}
+    for report in reports:
+        for origin, size in report.bytes_by_origin.items():
+            origins[origin] = origins.get(origin, 0) + size
+    reasons = dict.fromkeys(reason for report in reports for reason in report.reasons)
+    return Restored(
+        reason=epoch.reason,
+        epoch=epoch.number,
+        step=reports[0].step,
+        shape=describe_shape(epoch.plan),
+        num_workers=len(epoch.plan.workers),
+        steps_redone=steps_redone,
+        stall_s=max(report.stall_s for report in reports),
+        load_s=max(report.load_s for report in reports),
+        bytes_by_origin=origins,
+        sources=tuple(reasons)[:MAX_REASONS],
+        file=plan_name(epoch.number),
+    )
+
+
+def _recovered(epoch: Epoch, lost: tuple[str, ...], reports: list[EpochReport]) -> Event:
     found = [report for report in reports if isinstance(report, RecoveryReport)]
     return Recovered(
         reason=epoch.reason,

@@ -17,7 +17,10 @@ The life of a worker, as messages:
     VoidMessage                              StateMessage (voided)
                                              StateMessage (broken, blamed): waits for a freeze
     FreezeMessage                            StateMessage (round, is_frozen, report)
-    OrderMessage: recover or restore         StateMessage (epoch entered), RecoveryMessage
+    OrderMessage: recover or restore         StateMessage (epoch entered), RecoveryMessage or
+                                             RestoreMessage
+                                             ArenaWanted, once in every epoch with snapshots
+    ArenaReady                               Sealed after every version
     Stop                                     (takes part in the agreement of a step)
                                              Measured, Finished, StateMessage (is_done); it waits
     Leave                                    (it exits with 0)
@@ -30,11 +33,13 @@ import msgspec
 
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
-from holdfast.control.state import Kept, WorkerState
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.control.state import WorkerState
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.job.arenas import HeldArena
 from holdfast.job.config import JobConfig
 from holdfast.job.faults import Fault
 from holdfast.plan.profile import Profile
+from holdfast.snapshot.layout import Version
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -55,6 +60,13 @@ class Assignment(Message, frozen=True, kw_only=True):
     num_threads: int
     final_dir: str
     """Where parameters and moments are written at the end; empty = nowhere."""
+    memory: str = ""
+    """The job's name in shared memory; empty = there are no snapshots."""
+    checkpoints: str = ""
+    """Where checkpoints are written; empty = nowhere."""
+    resume: str = ""
+    """Where those of an earlier run are, which this one begins with."""
+    first_step: int = 0
     faults: tuple[Fault, ...] = ()
     """What it shall do to itself, when it gets there."""
 
@@ -90,7 +102,23 @@ class FaultMessage(Message, frozen=True, kw_only=True):
     fault: Fault
 
 
-ToWorker = Assignment | OrderMessage | FreezeMessage | VoidMessage | Stop | Leave | FaultMessage
+class ArenaReady(Message, frozen=True, kw_only=True):
+    """The memory for snapshots under the plan with this digest."""
+
+    plan: str
+    path: str
+
+
+ToWorker = (
+    Assignment
+    | OrderMessage
+    | FreezeMessage
+    | VoidMessage
+    | Stop
+    | Leave
+    | FaultMessage
+    | ArenaReady
+)
 
 
 # From a worker.
@@ -124,6 +152,26 @@ class RecoveryMessage(Message, frozen=True, kw_only=True):
     report: RecoveryReport
 
 
+class RestoreMessage(Message, frozen=True, kw_only=True):
+    """A snapshot was loaded: what it cost here."""
+
+    report: RestoreReport
+
+
+class ArenaWanted(Message, frozen=True, kw_only=True):
+    """Memory for snapshots under another plan."""
+
+    layouts: bytes
+    """Packed; the first is of the worker's own arena, the others the node keeps for others."""
+
+
+class Sealed(Message, frozen=True, kw_only=True):
+    """A version is whole in the worker's arena."""
+
+    plan: str
+    version: Version
+
+
 class Measured(Message, frozen=True, kw_only=True):
     """Times of one epoch, warm-up left out."""
 
@@ -140,6 +188,13 @@ class Finished(Message, frozen=True, kw_only=True):
     final_bytes: int
 
 
+class Struck(Message, frozen=True, kw_only=True):
+    """A fault on purpose is about to happen to it."""
+
+    kind: str
+    step: int
+
+
 class Failed(Message, frozen=True, kw_only=True):
     """Last words before an exit."""
 
@@ -154,8 +209,12 @@ FromWorker = (
     | StepMessage
     | ChangeMessage
     | RecoveryMessage
+    | RestoreMessage
+    | ArenaWanted
+    | Sealed
     | Measured
     | Finished
+    | Struck
     | Failed
 )
 
@@ -174,7 +233,7 @@ class NodeState(Message, frozen=True, kw_only=True):
     workers: tuple[WorkerState, ...] = ()
     """All whose process exists."""
     pids: dict[str, int] = {}
-    kept: tuple[Kept, ...] = ()
+    arenas: tuple[HeldArena, ...] = ()
 
 
 class WorkerStarted(Message, frozen=True, kw_only=True):
@@ -223,7 +282,23 @@ class Beat(Message, frozen=True, kw_only=True):
     places: dict[str, Place] = {}
 
 
-ToCoordinator = NodeState | WorkerStarted | WorkerExited | Relayed | Beat
+class Keeps(Message, frozen=True, kw_only=True):
+    """All that the node's memory holds by now."""
+
+    arenas: tuple[HeldArena, ...]
+
+
+class Persisted(Message, frozen=True, kw_only=True):
+    """A checkpoint was written, or (`error`) not."""
+
+    version: Version
+    reason: str
+    seconds: float
+    path: str
+    error: str = ""
+
+
+ToCoordinator = NodeState | WorkerStarted | WorkerExited | Relayed | Beat | Keeps | Persisted
 
 
 # To an agent.
@@ -274,7 +349,31 @@ class EndNode(Message, frozen=True, kw_only=True):
     """The job is over: end the workers, and yourself."""
 
 
-ToAgent = StartWorker | KillWorker | ToMember | OrderForNode | InjectFault | Settled | EndNode
+class DropArenas(Message, frozen=True, kw_only=True):
+    """This version is whole under this plan: what is older, of other plans, may go."""
+
+    version: Version
+    plan: str
+
+
+class Persist(Message, frozen=True, kw_only=True):
+    """A version is whole: write it if it is due, or (`demand`: why) at once."""
+
+    version: Version
+    demand: str = ""
+
+
+ToAgent = (
+    StartWorker
+    | KillWorker
+    | ToMember
+    | OrderForNode
+    | InjectFault
+    | Settled
+    | EndNode
+    | DropArenas
+    | Persist
+)
 
 
 # Clients.

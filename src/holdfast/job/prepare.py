@@ -19,6 +19,7 @@ from holdfast.job.config import Change, DataSection, JobConfig, ModelSection, Pa
 from holdfast.job.jobs import Job, resolve_backend
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
+from holdfast.observe.run_directory import checkpoint_folder
 from holdfast.plan.build import regular_plan
 from holdfast.plan.catalog import llama_units
 from holdfast.plan.check import check_plan
@@ -26,6 +27,7 @@ from holdfast.plan.plan import Plan, Schedule, StateBytes
 from holdfast.plan.text import parse_plan
 from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import Unit
+from holdfast.snapshot.checkpoints import choose_checkpoint
 
 
 def prepare_job(config: JobConfig) -> Job:
@@ -70,7 +72,7 @@ def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
         except HoldfastError as error:
             raise HoldfastError(f"{place}: {error}") from None
     _check_batches(plans)
-    job = Job(config, tuple(plans), tuple(transitions))
+    job = Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
     make_data(config, job.plans[0].plan.num_micro_batches)
     return job
 
@@ -110,6 +112,22 @@ def _check_steps(config: JobConfig, plans: list[Planned]) -> None:
             f"[[change]] at step {previous} never happens: the job ends after step "
             f"{config.job.steps - 1}"
         )
+
+
+def _first_step(config: JobConfig, plans: list[Planned]) -> int:
+    """Where an earlier run is taken up; its checkpoint is whole, or the job is refused."""
+    if not config.job.resume:
+        return 0
+    found = choose_checkpoint(checkpoint_folder(config.job.resume), config.snapshot.load_step)
+    step = found.version.step
+    if step >= config.job.steps:
+        raise HoldfastError(f"{found.path}: job.steps = {config.job.steps}, nothing is left to do")
+    if len(plans) > 1 and plans[1].at_step <= step:
+        raise HoldfastError(
+            f"{found.path} is after the [[change]] at step {plans[1].at_step}: begin with the plan "
+            f"in force there, in [parallel]"
+        )
+    return step
 
 
 def _check_batches(plans: list[Planned]) -> None:
@@ -284,7 +302,7 @@ def _check_data(data: DataSection) -> None:
             )
 
 
-def trainer_config(config: JobConfig, device: str) -> TrainerConfig:
+def trainer_config(config: JobConfig, device: str, *, resume: str = "") -> TrainerConfig:
     job = config.job
     return TrainerConfig(
         num_steps=job.steps,
@@ -295,6 +313,7 @@ def trainer_config(config: JobConfig, device: str) -> TrainerConfig:
         host=job.host,
         timeout_ms=max(1, int(job.timeout_s * 1000)),
         verify=job.verify,
+        resume=resume,
         feed_delay_ms=config.recovery.feed_delay_ms,
         optimizer=config.optimizer,
     )

@@ -16,6 +16,7 @@ from holdfast.observe.events import (
     JobStarted,
     PlanChanged,
     Recovered,
+    Restored,
     StepDone,
     WorkersReady,
 )
@@ -48,6 +49,7 @@ class Recorder:
         self.steps: list[StepDone] = []
         self.changes: list[PlanChanged] = []
         self.recoveries: list[Recovered] = []
+        self.restores: list[Restored] = []
         self.is_ready = False
         """Steps can begin."""
 
@@ -60,11 +62,15 @@ class Recorder:
         for event in self._follower.read(journal, metrics):
             match event:
                 case StepDone():
+                    while self.steps and self.steps[-1].step >= event.step:
+                        self.steps.pop()  # done again, after a restore
                     self.steps.append(event)
                 case PlanChanged():
                     self.changes.append(event)
                 case Recovered():
                     self.recoveries.append(event)
+                case Restored():
+                    self.restores.append(event)
                 case WorkersReady():
                     self.is_ready = True
             if self._on_event is not None:
@@ -83,7 +89,7 @@ class Recorder:
         ended = JobEnded(
             reason=ending.reason,
             outcome=ending.outcome,
-            next_step=self.steps[-1].step + 1 if self.steps else 0,
+            next_step=self.steps[-1].step + 1 if self.steps else self._job.first_step,
             loss=self.steps[-1].loss if self.steps else None,
             seconds=self.seconds,
         )
@@ -93,6 +99,7 @@ class Recorder:
             self.changes,
             ended,
             recoveries=self.recoveries,
+            restores=self.restores,
             staging_bytes=ending.staging_bytes,
             final_bytes=ending.final_bytes,
         )
@@ -143,7 +150,7 @@ def resolved(job: Job) -> JobConfig:
         Change(at_step=change.at_step, parallel=own_copy(change.parallel, number))
         for number, change in enumerate(config.changes, 1)
     )
-    files = {key: getattr(config.job, key) for key in ("tls_cert", "tls_key")}
+    files = {key: getattr(config.job, key) for key in ("tls_cert", "tls_key", "resume")}
     absolute = {key: os.path.abspath(path) for key, path in files.items() if path}
     return msgspec.structs.replace(
         config,

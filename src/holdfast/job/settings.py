@@ -22,7 +22,13 @@ from holdfast.job.config import ALIASES, SECTIONS, Change, JobConfig, ParallelSe
 from holdfast.job.faults import FAULT_KINDS, Fault
 
 PREFIX = "HOLDFAST_"
-PATHS = {("parallel", "plan"), ("data", "path"), ("job", "tls_cert"), ("job", "tls_key")}
+PATHS = {
+    ("parallel", "plan"),
+    ("data", "path"),
+    ("job", "tls_cert"),
+    ("job", "tls_key"),
+    ("job", "resume"),
+}
 """Relative to the job file where the job file names them."""
 EXIT_USAGE = 2
 

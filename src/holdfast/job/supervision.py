@@ -25,6 +25,9 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinato
     config: JobConfig
     plans: tuple[Planned, ...]
     backend: str
+    memory: str = ""
+    """The job's name in shared memory; empty = there are no snapshots."""
+    first_step: int = 0
     began_ms: int
     """When the run began, by the machine's monotonic clock."""
 

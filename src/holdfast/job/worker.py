@@ -15,8 +15,9 @@ from holdfast.engine.groups import GroupBroken, first_line
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import HoldfastError, InternalError
+from holdfast.job.arenas import snapshot_options
 from holdfast.job.config import JobConfig
-from holdfast.job.messages import Assignment, Failed, Hello, ToWorker
+from holdfast.job.messages import Assignment, Failed, Hello, Struck, ToWorker
 from holdfast.job.page import ProgressPage, make_page_file, start_beating
 from holdfast.job.prepare import make_data, make_model, trainer_config
 from holdfast.job.store import connect_store
@@ -56,18 +57,27 @@ def explain_failure(error: Exception) -> Failed:
 def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPage) -> None:
     torch.set_num_threads(assignment.num_threads)
     config = assignment.config
-    faults = WorkerFaults(assignment.faults, page)
+    faults = WorkerFaults(
+        assignment.faults,
+        page,
+        announce=lambda fault, step: channel.send(Struck(kind=fault.kind, step=step)),
+    )
     link = WorkerLink(assignment, channel, on_gone=_end_at_once, on_fault=faults.strike)
     trainer = Trainer(
         Member(assignment.worker, assignment.incarnation),
         model=make_model(config.model, config.job.seed),
         data=make_data(config, config.data.micro_batches),
-        config=trainer_config(config, pick_device(config, assignment.worker)),
+        config=trainer_config(
+            config, pick_device(config, assignment.worker), resume=assignment.resume
+        ),
         store=connect_store(assignment.store_host, assignment.store_port),
         link=link,
         hooks=Hooks(progress=faults.progress, phase=faults.phase),
     )
     link.trainer = trainer
+    if assignment.memory:
+        options = snapshot_options(config, assignment.memory, assignment.checkpoints)
+        trainer.keep_snapshots(options, link)
     link.listen()
     link.tell(trainer.ledger.state())
     trainer.run()

@@ -27,7 +27,10 @@ class WorkerFaults:
         page: ProgressPage,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
+        announce: Callable[[Fault, int], object] = lambda fault, step: None,
     ) -> None:
+        """`announce` is told of a planned fault before it happens."""
+        self._announce = announce
         self._planned = list(faults)
         self._page, self._clock, self._sleep = page, clock, sleep
         self._raise: Fault | None = None
@@ -57,6 +60,7 @@ class WorkerFaults:
         due = [fault for fault in self._planned if (fault.at_step, fault.phase) == (step, phase)]
         for fault in due:
             self._planned.remove(fault)
+            self._announce(fault, step)
             self.strike(fault)
         if self._raise is not None and phase:
             fault, self._raise = self._raise, None

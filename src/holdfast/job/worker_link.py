@@ -12,13 +12,16 @@ from contextlib import suppress
 from holdfast.control.effects import Leave, Message, Stop, Void
 from holdfast.control.state import WorkerState
 from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import InternalError
 from holdfast.job import messages
+from holdfast.job.arenas import Layouts, pack_layouts
 from holdfast.job.faults import Fault
 from holdfast.job.final import write_final
 from holdfast.job.messages import (
+    ArenaReady,
+    ArenaWanted,
     Assignment,
     ChangeMessage,
     FaultMessage,
@@ -27,6 +30,8 @@ from holdfast.job.messages import (
     Measured,
     OrderMessage,
     RecoveryMessage,
+    RestoreMessage,
+    Sealed,
     StateMessage,
     StepMessage,
     ToWorker,
@@ -34,13 +39,14 @@ from holdfast.job.messages import (
 )
 from holdfast.job.wire import Channel, WireError
 from holdfast.plan.plan import Plan
+from holdfast.snapshot.layout import Version
 
 WARM_UP_STEPS = 2
 """Of every epoch; left out of what is measured."""
 
 
 class WorkerLink:
-    """(Link) One worker's connection to those who decide."""
+    """(Link, Keeper) One worker's connection to those who decide, and to its node's memory."""
 
     def __init__(
         self,
@@ -89,6 +95,9 @@ class WorkerLink:
                 self._words.put(Leave())
             case FaultMessage(fault=fault):
                 self._on_fault(fault)
+            case ArenaReady(plan=plan, path=path):
+                if self.trainer is not None and self.trainer.snapshots is not None:
+                    self.trainer.snapshots.give(plan, path)
             case Assignment():
                 raise InternalError("a second assignment")
 
@@ -123,6 +132,15 @@ class WorkerLink:
 
     def recovered(self, report: RecoveryReport) -> None:
         self._channel.send(RecoveryMessage(report=report))
+
+    def restored(self, report: RestoreReport) -> None:
+        self._channel.send(RestoreMessage(report=report))
+
+    def want_arena(self, layouts: Layouts) -> None:
+        self._channel.send(ArenaWanted(layouts=pack_layouts(layouts)))
+
+    def sealed(self, plan: str, version: Version) -> None:
+        self._channel.send(Sealed(plan=plan, version=version))
 
     def finished(self, next_step: int) -> None:
         trainer, assignment = self.trainer, self._assignment

@@ -1,0 +1,86 @@
+"""Persistent checkpoints, written by one agent for the whole job.
+
+The coordinator offers every version that has become whole; what is due is written in the background
+from the memory of all nodes on this machine. (torch writes it, so an agent gets torch with its
+first checkpoint, and not before.)
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.engine.loading import arena_files, open_memories
+from holdfast.errors import HoldfastError
+from holdfast.snapshot.arena import SHARED_MEMORY, Arena
+from holdfast.snapshot.catalog import Catalog
+from holdfast.snapshot.checkpoints import list_checkpoints
+from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import Holding, by_version
+from holdfast.snapshot.persist import write_checkpoint
+from holdfast.snapshot.persister import Attempt, Due, Persister
+from holdfast.snapshot.recover import loop_values
+
+
+class JobWriter:
+    """(Writer) From whatever arenas the job has at that moment."""
+
+    def __init__(self, job: str, root: Path, folder: Path = SHARED_MEMORY) -> None:
+        self._job, self._root, self._folder = job, root, folder
+        self._pinned: list[Arena] = []
+
+    def hold(self, version: Version) -> None:
+        self.release()
+        for path in arena_files(self._job, self._folder):
+            try:
+                arena = Arena.open(path)
+            except (HoldfastError, OSError):
+                continue  # being made, or going
+            if arena.pin(version):
+                self._pinned.append(arena)
+            else:
+                arena.close()
+
+    def release(self) -> None:
+        for arena in self._pinned:
+            arena.unpin()
+            arena.close()
+        self._pinned = []
+
+    def write(self, version: Version) -> Path:
+        with open_memories(self._job, self._folder) as memories:
+            manifests = [m for memory in memories for m in memory.manifests()]
+            for group in by_version(m for m in manifests if m.version == version):
+                holding = Holding(group)
+                if holding.standing().is_complete:
+                    catalog = Catalog(holding, memories)
+                    return write_checkpoint(self._root, catalog, loop_values(catalog, None))
+        raise HoldfastError(f"{version} is not whole in memory any more")
+
+
+class Persisting:
+    def __init__(
+        self,
+        job: str,
+        root: Path,
+        due: Due,
+        report: Callable[[Attempt], None],
+        *,
+        keep_latest_k: int = 0,
+        first_step: int = 0,
+        folder: Path = SHARED_MEMORY,
+    ) -> None:
+        """`report` is called on another thread."""
+        writer = JobWriter(job, root, folder)
+        self._persister = Persister(writer, due, report, keep_latest_k=keep_latest_k)
+        newest = next((found for found in list_checkpoints(root) if found.is_valid), None)
+        before = newest.version if newest is not None else Version(first_step, 0)
+        self._persister.start_from(before)
+
+    def offer(self, version: Version, demand: str = "") -> None:
+        """A version is whole; `demand`: why it is to be written at once."""
+        if demand:
+            self._persister.demand(version, demand)
+        else:
+            self._persister.offer(version)
+
+    def close(self) -> None:
+        self._persister.stop()
