@@ -29,6 +29,11 @@ class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of persistent checkpoints; empty = there are none."""
 
 
+def node_job(job: str, node: str) -> str:
+    """Every node owns its arenas under a name of its own, as several may share a machine."""
+    return f"{job}.{node}"
+
+
 class ArenaPlan(msgspec.Struct, frozen=True):
     shares: Shares | None
     """None: nothing fits."""

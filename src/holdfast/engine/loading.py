@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.engine.arena_plan import node_job
 from holdfast.engine.state import KINDS, Slice
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
@@ -28,11 +29,6 @@ class Loaded(msgspec.Struct, frozen=True):
     bytes_by_origin: dict[str, int]
     reasons: tuple[str, ...]
     """Why some of it did not come from where it was looked for first."""
-
-
-def node_job(job: str, node: str) -> str:
-    """Every node owns its arenas under a name of its own, as several may share a machine."""
-    return f"{job}.{node}"
 
 
 def arena_files(job: str, folder: Path = SHARED_MEMORY) -> list[Path]:

@@ -138,6 +138,8 @@ class Trainer(TrainerCore):
         """Everything is done here; others may still need this worker to recover."""
         if not self.ledger.is_done:
             self.ledger.done()
+            if self.snapshots is not None:
+                self.snapshots.flush()
             self._link.finished(self.ledger.version)
             self._tell()
         self._heed(POLL_S)
@@ -341,12 +343,14 @@ class Trainer(TrainerCore):
             return
         if self.communicator.woken:
             self._renew()
+        linking = join_links(self.communicator, order, self.worker)
+        building = self._build(plan, order.number)
         state = self._workshop.build_state(plan)
         state.attach(fresh_slices(state))
-        building = self._build(plan, order.number)
-        links = self._await(join_links(self.communicator, order, self.worker))
+        links = self._await(linking)
         self._hooks.phase("join", 0)
         catch_up = CatchUp(state, links, self._config.optimizer, order.lineage)
+        self._workshop.prefetch(plan)  # nobody shall wait for it after the switch
         while not catch_up.wait(POLL_S):
             self._heed()
             self._check()

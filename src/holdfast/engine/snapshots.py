@@ -1,0 +1,208 @@
+"""A worker's snapshots while it trains: for every plan an arena, and copies into it in its waits.
+
+The arena is made by somebody else, who outlives this process (the keeper). It is asked for when an
+epoch is entered, on a thread beside the training, and copying begins with the first version after
+it is there; until then the arenas of the plan before are what the job can go back to. Whatever goes
+wrong here ends the snapshots of this epoch, with a line in the log, and never the training.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.control.member import MemberLedger
+from holdfast.engine.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
+from holdfast.engine.epoch import Background
+from holdfast.engine.state import Slice
+from holdfast.plan.placement import Key
+from holdfast.plan.plan import Plan
+from holdfast.plan.workers import node_of
+from holdfast.snapshot.arena import Arena
+from holdfast.snapshot.copier import Copier
+from holdfast.snapshot.layout import KINDS, OTHER, Layout, Version
+from holdfast.snapshot.loop_state import pack_loop_state
+
+
+class Keeper(Protocol):
+    """Whoever owns the memory: the node's agent."""
+
+    def want_arena(self, layouts: tuple[Layout, ...]) -> None:
+        """The first is this worker's, and comes back through `Snapshots.give`; the others are
+        what the node keeps for workers elsewhere.
+        """
+
+    def sealed(self, plan: str, version: Version) -> None:
+        """A version is whole in this worker's arena; called from any thread."""
+
+
+class _Teller:
+    """(Others) Nobody is asked: an arena has slots enough. The keeper is told."""
+
+    complete: Version | None = None
+
+    def __init__(self, keeper: Keeper, plan: str) -> None:
+        self._keeper, self._plan = keeper, plan
+
+    def announce(self, version: Version, *, sealed: bool) -> None:
+        if sealed:
+            self._keeper.sealed(self._plan, version)
+
+    def is_settled(self) -> bool:
+        return True
+
+
+class Snapshots:
+    """(Gaps) Told by the interpreter when it waits and when state changes."""
+
+    def __init__(
+        self,
+        options: SnapshotOptions,
+        ledger: MemberLedger,
+        keeper: Keeper,
+        *,
+        device: torch.device,
+        num_updates: Callable[[], int],
+    ) -> None:
+        self.options, self._ledger, self._keeper = options, ledger, keeper
+        self._worker, self._device = ledger.member.name, device
+        self._num_updates = num_updates
+        self._planning: Background[ArenaPlan] | None = None
+        self._slices: Mapping[str, Slice] = {}
+        self._since: Version | None = None
+        self._given: tuple[str, str] | None = None
+        self._arena: Arena | None = None
+        self._copier: Copier | None = None
+        self._sources: dict[str, Tensor] = {}
+        self._every = options.every
+
+    # Epochs.
+
+    def enter(self, plan: Plan, slices: Mapping[str, Slice], since: Version | None = None) -> None:
+        """From now on under this plan. `since`: state was restored, and whatever is newer than
+        this version is of no history any more.
+        """
+        self.leave()
+        self._slices, self._since, self._given = slices, since, None
+
+        def ask() -> ArenaPlan:
+            found = plan_arenas(plan, self.options)
+            if found.shares is not None:
+                node = node_of(self._worker)
+                copies = tuple(copy for copy in found.shares.copies if copy.node == node)
+                self._keeper.want_arena((found.shares.layout(self._worker), *copies))
+            return found
+
+        self._planning = Background("planning arenas", ask)
+
+    def give(self, plan: str, path: str) -> None:
+        """The arena for the plan with this digest is there; called from any thread."""
+        self._given = (plan, path)
+
+    def leave(self) -> None:
+        """No role any more, or another one: what is under way is dropped."""
+        if self._copier is not None:
+            self._copier.stop()
+        if self._arena is not None:
+            self._arena.close()
+        self._copier = self._arena = self._planning = None
+        self._sources = {}
+
+    def _attach(self) -> None:
+        """If the arena is there."""
+        planning, given = self._planning, self._given
+        if planning is None or given is None or planning.is_alive():
+            return
+        found = planning.result()
+        assert found.shares is not None
+        layout, (plan, path) = found.shares.layout(self._worker), given
+        if layout.plan != plan:
+            return
+        self._every = found.every
+        arena = self._arena = Arena.open(Path(path))
+        if self._since is None:
+            arena.abandon()
+        else:
+            arena.roll_back(self._since)
+        self._sources = self._live(layout)
+        self._copier = Copier(arena, self._device, _Teller(self._keeper, plan))
+
+    def _live(self, layout: Layout) -> dict[str, Tensor]:
+        """The state behind every entry, and behind those that parity is made of."""
+        sources = {
+            entry.key: self._slices[entry.tensor].part(entry.kind, entry.box)
+            for entry in layout.checked
+            if entry.kind in KINDS
+        }
+        for entry in layout.entries:
+            if entry.kind == OTHER:
+                sources[entry.key] = torch.zeros(entry.num_bytes, dtype=torch.uint8)
+        return sources
+
+    def _fill_others(self, step: int) -> None:
+        assert self._arena is not None
+        values = {"step": self._num_updates(), "next_step": step}
+        for entry in self._arena.layout.entries:
+            if entry.kind == OTHER:
+                data = bytearray(pack_loop_state(values, entry.num_bytes))
+                self._sources[entry.key].copy_(torch.frombuffer(data, dtype=torch.uint8))
+
+    # Gaps.
+
+    def waiting(self, key: Key) -> None:
+        if self._copier is not None:
+            self._copier.open()
+
+    def going_on(self) -> None:
+        if self._copier is not None:
+            self._copier.close()
+
+    def sending(self) -> None:
+        self.going_on()
+
+    def sent(self) -> None:
+        pass
+
+    def applying(self) -> None:
+        if self._copier is not None:
+            self._try(self._copier.finish)
+
+    def applied(self, step: int) -> None:
+        if self._planning is not None:
+            self._try(lambda: self._begin(step))
+
+    def _begin(self, step: int) -> None:
+        if self._copier is None:
+            self._attach()
+        if self._copier is None or self._arena is None or step % self._every:
+            return
+        outcome = self._ledger.outcome
+        assert outcome is not None
+        version = Version(step, outcome.epoch)
+        if self._arena.slot(version) is None:
+            self._fill_others(step)
+            self._copier.begin(version, self._sources)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # whatever it was: training goes on
+            print(f"no snapshots in this epoch any more: {error}", flush=True)
+            self.leave()
+
+    def flush(self) -> None:
+        """No step follows: the last version is kept, whatever the interval."""
+        self.applying()
+        outcome = self._ledger.outcome
+        if self._copier is None or self._arena is None or outcome is None:
+            return
+        if self._arena.slot(Version(self._ledger.version, outcome.epoch)) is None:
+            self._every = 1
+            self.applied(self._ledger.version)
+            self.applying()
+
+    def broken_off(self) -> None:
+        if self._copier is not None:
+            self._copier.abandon()
