@@ -107,16 +107,18 @@ def _fill(
         most = num_units - (depth - stage - 1)
         stop = bisect_right(prefix, prefix[first] + bound / pace * (1 + 1e-12)) - 1
         stop = max(min(stop, most), first + 1)
-        while not roomy and stop > first + 1 and not fits(stage, first, stop):
+        while not roomy and not fits(stage, first, stop):
+            if stop == first + 1:
+                return None, None
             stop -= 1
-        if not roomy and not fits(stage, first, stop):
-            return None, None
         least = (prefix[stop] - prefix[first]) * pace
         if least > bound * (1 + 1e-9):
             return None, None if is_small else min(least, following or least)
-        if stop < most and (roomy or fits(stage, first, stop + 1)):
+        if stop < most:
             needed = (prefix[stop + 1] - prefix[first]) * pace
-            following = needed if following is None else min(following, needed)
+            is_less = following is None or needed < following
+            if is_less and (roomy or fits(stage, first, stop + 1)):
+                following = needed
         bounds.append(stop)
         first = stop
     return (bounds, None) if first == num_units else (None, following)
