@@ -2,7 +2,7 @@ from math import inf, nan
 
 import pytest
 
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.job.config import Change, ParallelSection
 from holdfast.job.ledger import Epoch, HoldersDiffer, Ledger, count_groups
 from holdfast.observe.events import PlanChanged, Recovered, StepDone, StepSkipped
@@ -177,7 +177,14 @@ def test_an_epoch_that_came_to_nothing_is_passed_over(recovered, job):
     assert [event.step for event in recovered.add_step(A, report(1, epoch=5))] == [1]
 
 
-def test_restored_steps_are_done_again(recovered):
-    recovered.rewind(0)
+def test_restored_steps_are_done_again(recovered, job):
+    done = recovered.next_step
+    recovered.rewind(0, 7)
     assert recovered.next_step == 0
-    assert [event.step for event in recovered.add_step(A, report(0, epoch=1))] == [0]
+    assert recovered.add_step(A, report(0, epoch=1)) == [], "of the history that was given up"
+    recovered.begin(epoch(7, job.plans[1].plan, "restore", before=3))
+    told = RestoreReport(0, 7, 0.5, 0.1, {"local memory": 10}, ("why",))
+    (restored,) = recovered.add_change(A, told)
+    assert (restored.step, restored.steps_redone) == (0, done)
+    assert (restored.bytes_by_origin, restored.sources) == ({"local memory": 10}, ("why",))
+    assert [event.step for event in recovered.add_step(A, report(0, epoch=7))] == [0]

@@ -6,9 +6,10 @@ import pytest
 
 from holdfast.control.order import FullPlan, Joiner, Order, PlanWithout, SamePlan, Share
 from holdfast.control.report import LOSS_PART, Member, Outcome, Report
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.state import WorkerState
 from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.job import messages, wire
+from holdfast.job.arenas import HeldArena
 from holdfast.job.config import JobConfig, JobSection
 from holdfast.job.faults import Fault
 from holdfast.job.messages import (
@@ -43,6 +44,7 @@ from holdfast.job.wire import (
     pack,
 )
 from holdfast.plan.profile import Link, Profile, UnitCost
+from holdfast.snapshot.layout import Version
 
 MEMBER = Member("n0.g1", 2)
 OUTCOME = Outcome(3, 1, 2.5, 64, 1.0, 0.5, True)
@@ -116,7 +118,7 @@ FROM_AGENTS: list[Message] = [
         places=("n0.g0", "n0.g1"),
         workers=(STATE,),
         pids={"n0.g1": 7},
-        kept=(Kept(worker="n0.g1", version=3, epoch=1, slots=((0, 1),)),),
+        arenas=(HeldArena("n0.g1", "ab12", (Version(3, 1),)),),
     ),
     messages.WorkerStarted(member=MEMBER, pid=7),
     messages.WorkerExited(member=MEMBER, status=-9),

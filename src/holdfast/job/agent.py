@@ -102,7 +102,9 @@ class Agent:
         self._others: list[Relayed] = []
         self._places: dict[str, Place] = {}
         self._away_until = 0.0
-        self._snapshots = AgentSnapshots(spec.node, spec.assignment, self._tell)
+        self._snapshots = AgentSnapshots(
+            spec.node, spec.assignment, forker, Path(spec.log_dir), self._tell
+        )
 
     async def run(self, launcher: socket.socket) -> None:
         """Until the job is over or the launcher gone."""
@@ -234,6 +236,8 @@ class Agent:
             notice = self._forker.receive()
         except TemplateGone:
             self._ended.set()
+            return
+        if self._snapshots.heard(notice):
             return
         worker = next((w for w in self._workers.values() if w.ticket == _ticket(notice)), None)
         if worker is None:

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from holdfast.control.report import Member
 from holdfast.engine.arena_plan import node_job
 from holdfast.errors import HoldfastError
 from holdfast.job.agent_workers import WorkerProcess
@@ -14,30 +14,38 @@ from holdfast.job.messages import (
     ArenaWanted,
     Assignment,
     DropArenas,
+    FromWorker,
     Keeps,
     Message,
     Persist,
     Persisted,
+    PersistSpec,
     Sealed,
 )
+from holdfast.job.template import Exited, Forked, Forker
 from holdfast.snapshot.layout import Layout
 
-if TYPE_CHECKING:
-    from holdfast.job.persisting import Persisting
-    from holdfast.snapshot.persister import Attempt
+WRITER = Member("checkpoints", 1)
 
 
 class AgentSnapshots:
     def __init__(
-        self, node: str, assignment: Assignment, tell: Callable[[Message], object]
+        self,
+        node: str,
+        assignment: Assignment,
+        forker: Forker,
+        log_dir: Path,
+        tell: Callable[[Message], object],
     ) -> None:
         """`tell`: the coordinator."""
         self._assignment, self._tell = assignment, tell
+        self._forker, self._log = forker, log_dir / f"checkpoints-{node}.log"
         memory = assignment.memory
         self._arenas = Arenas(node_job(memory, node)) if memory else None
         self._plans: dict[str, str] = {}
         """What each worker has asked for last."""
-        self._persisting: Persisting | None = None
+        self._writer: WorkerProcess | None = None
+        """The process that writes checkpoints, once there is something to write."""
 
     def held(self) -> tuple[HeldArena, ...]:
         return self._arenas.held() if self._arenas is not None else ()
@@ -75,39 +83,41 @@ class AgentSnapshots:
             case DropArenas(version=version, plan=plan):
                 if self._arenas.drop_before(version, [plan, *self._plans.values()]):
                     self._tell(Keeps(arenas=self.held()))
-            case Persist(version=version, demand=demand):
-                if self._persisting is None:
-                    self._persisting = self._start_persisting()
-                self._persisting.offer(version, demand)
+            case Persist():
+                if self._writer is None:
+                    log = self._log
+                    self._writer = WorkerProcess(WRITER, self._forker, log, self._hear_writer)
+                    self._writer.send(self._spec())
+                self._writer.send(message)
 
-    def _start_persisting(self) -> "Persisting":
-        from holdfast.job.persisting import Persisting
-        from holdfast.snapshot.persister import Due
-
-        loop, snapshot = asyncio.get_running_loop(), self._assignment.config.snapshot
-
-        def report(attempt: "Attempt") -> None:
-            loop.call_soon_threadsafe(self._persisted, attempt)
-
-        return Persisting(
-            self._assignment.memory,
-            Path(self._assignment.checkpoints),
-            Due(snapshot.persist_every_steps, snapshot.persist_every_s),
-            report,
+    def _spec(self) -> PersistSpec:
+        given = self._assignment
+        snapshot = given.config.snapshot
+        return PersistSpec(
+            memory=given.memory,
+            checkpoints=given.checkpoints,
+            every_steps=snapshot.persist_every_steps,
+            every_s=snapshot.persist_every_s,
             keep_latest_k=snapshot.keep_latest_k,
-            first_step=self._assignment.first_step,
+            first_step=given.first_step,
         )
 
-    def _persisted(self, attempt: "Attempt") -> None:
-        self._tell(
-            Persisted(
-                version=attempt.version,
-                reason=attempt.reason,
-                seconds=attempt.seconds,
-                path=attempt.path,
-                error=attempt.error,
-            )
-        )
+    def _hear_writer(self, writer: WorkerProcess, message: FromWorker) -> None:
+        if isinstance(message, Persisted):
+            self._tell(message)
+
+    def heard(self, notice: object) -> bool:
+        """A word of the template: is it about the writer?"""
+        writer = self._writer
+        match notice:
+            case Forked(ticket=ticket, pid=pid) if writer and writer.ticket == ticket:
+                writer.forked(pid)
+            case Exited(ticket=ticket) if writer and writer.ticket == ticket:
+                writer.ended()
+                self._writer = None  # the next version that is offered starts another
+            case _:
+                return False
+        return True
 
     # The end.
 
@@ -117,7 +127,7 @@ class AgentSnapshots:
             self._arenas.lose()
 
     def close(self) -> None:
-        if self._persisting is not None:
-            self._persisting.close()
+        if self._writer is not None:
+            self._writer.give_back()
         if self._arenas is not None:
             self._arenas.close()

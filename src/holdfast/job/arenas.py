@@ -58,12 +58,7 @@ class Arenas:
         return self._folder / name
 
     def held(self) -> tuple[HeldArena, ...]:
-        return tuple(
-            HeldArena(
-                arena.layout.worker, arena.layout.plan, tuple(sorted(arena.versions().values()))
-            )
-            for arena in list(self._arenas.values())
-        )
+        return tuple(_held(arena) for arena in list(self._arenas.values()))
 
     def drop_before(self, version: Version, plans: Collection[str]) -> list[str]:
         """Arenas of other plans than these, if all they hold is older."""
@@ -93,6 +88,22 @@ class Arenas:
             arena.close()
         self._arenas.clear()
         self._lock.release()
+
+
+def reachable(job: str, folder: Path = SHARED_MEMORY) -> tuple[HeldArena, ...]:
+    """What is left here of a node whose agent does not answer: its memory may outlive it."""
+    found: list[HeldArena] = []
+    for path in files_of(job, folder):
+        with contextlib.suppress(HoldfastError, OSError):
+            arena = Arena.open(path)
+            found.append(_held(arena))
+            arena.close()
+    return tuple(found)
+
+
+def _held(arena: Arena) -> HeldArena:
+    versions = tuple(sorted(arena.versions().values()))
+    return HeldArena(arena.layout.worker, arena.layout.plan, versions)
 
 
 def snapshot_options(config: JobConfig, memory: str, checkpoints: str) -> SnapshotOptions:

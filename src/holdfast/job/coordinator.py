@@ -30,8 +30,9 @@ from holdfast.control.facts import (
 )
 from holdfast.control.settings import Settings
 from holdfast.control.state import WorkerState
+from holdfast.engine.arena_plan import node_job
 from holdfast.job import messages
-from holdfast.job.arenas import snapshot_options
+from holdfast.job.arenas import reachable, snapshot_options
 from holdfast.job.chronicle import Chronicle
 from holdfast.job.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.job.control_journal import CONTROL, ControlJournal
@@ -96,6 +97,7 @@ class CoordinatorServer:
             self._dispatch,
             take=self._take,
             tell=self._chronicle.tell,
+            reach=lambda node: reachable(node_job(spec.memory, node)),
             persists=config.snapshot.persists,
         )
         self._states: dict[str, WorkerState] = {}

@@ -28,6 +28,7 @@ class KeptBoard:
         self._nodes: dict[str, tuple[HeldArena, ...]] = {}
         self._digests: dict[int, str] = {}
         self._layouts: dict[str, dict[Place, Layout]] = {}
+        self._slots: dict[int, tuple[Slot, ...]] = {}
         self._standings: dict[tuple[str, frozenset[Place]], Standing | None] = {}
 
     def hear(self, node: str, arenas: Sequence[HeldArena]) -> None:
@@ -63,11 +64,16 @@ class KeptBoard:
                 worker="",
                 version=version.step,
                 epoch=version.lineage,
-                slots=all_slots(plans[version.lineage]),
+                slots=self._all_slots(version.lineage, plans[version.lineage]),
             )
             for version in versions
             if version.lineage in plans
         )
+
+    def _all_slots(self, epoch: int, plan: Plan) -> tuple[Slot, ...]:
+        if epoch not in self._slots:
+            self._slots[epoch] = all_slots(plan)
+        return self._slots[epoch]
 
     def _learn(self, plans: Mapping[int, Plan]) -> None:
         for number in [number for number in plans if number not in self._digests]:

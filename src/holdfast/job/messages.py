@@ -109,6 +109,24 @@ class ArenaReady(Message, frozen=True, kw_only=True):
     path: str
 
 
+class PersistSpec(Message, frozen=True, kw_only=True):
+    """The first message to a process that does not train but writes checkpoints."""
+
+    memory: str
+    checkpoints: str
+    every_steps: int
+    every_s: float
+    keep_latest_k: int
+    first_step: int
+
+
+class Persist(Message, frozen=True, kw_only=True):
+    """A version is whole: write it if it is due, or (`demand`: why) at once."""
+
+    version: Version
+    demand: str = ""
+
+
 ToWorker = (
     Assignment
     | OrderMessage
@@ -118,6 +136,8 @@ ToWorker = (
     | Leave
     | FaultMessage
     | ArenaReady
+    | PersistSpec
+    | Persist
 )
 
 
@@ -172,6 +192,16 @@ class Sealed(Message, frozen=True, kw_only=True):
     version: Version
 
 
+class Persisted(Message, frozen=True, kw_only=True):
+    """A checkpoint was written, or (`error`) not."""
+
+    version: Version
+    reason: str
+    seconds: float
+    path: str
+    error: str = ""
+
+
 class Measured(Message, frozen=True, kw_only=True):
     """Times of one epoch, warm-up left out."""
 
@@ -212,6 +242,7 @@ FromWorker = (
     | RestoreMessage
     | ArenaWanted
     | Sealed
+    | Persisted
     | Measured
     | Finished
     | Struck
@@ -288,16 +319,6 @@ class Keeps(Message, frozen=True, kw_only=True):
     arenas: tuple[HeldArena, ...]
 
 
-class Persisted(Message, frozen=True, kw_only=True):
-    """A checkpoint was written, or (`error`) not."""
-
-    version: Version
-    reason: str
-    seconds: float
-    path: str
-    error: str = ""
-
-
 ToCoordinator = NodeState | WorkerStarted | WorkerExited | Relayed | Beat | Keeps | Persisted
 
 
@@ -354,13 +375,6 @@ class DropArenas(Message, frozen=True, kw_only=True):
 
     version: Version
     plan: str
-
-
-class Persist(Message, frozen=True, kw_only=True):
-    """A version is whole: write it if it is due, or (`demand`: why) at once."""
-
-    version: Version
-    demand: str = ""
 
 
 ToAgent = (

@@ -1,15 +1,18 @@
-"""Persistent checkpoints, written by one agent for the whole job.
+"""Persistent checkpoints, written by one process for the whole job.
 
-The coordinator offers every version that has become whole; what is due is written in the background
-from the memory of all nodes on this machine. (torch writes it, so an agent gets torch with its
-first checkpoint, and not before.)
+The coordinator offers every version that has become whole to the agent of one node; that has a
+process forked from the template, which has torch, and passes them on. What is due is written from
+the memory of all nodes on this machine.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.engine.loading import arena_files, open_memories
 from holdfast.errors import HoldfastError
+from holdfast.job.messages import Persist, Persisted, PersistSpec, ToWorker
+from holdfast.job.wire import Channel
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.catalog import Catalog
 from holdfast.snapshot.checkpoints import list_checkpoints
@@ -84,3 +87,32 @@ class Persisting:
 
     def close(self) -> None:
         self._persister.stop()
+
+
+def run_persisting(spec: PersistSpec, channel: Channel[ToWorker]) -> int:
+    """Such a process's whole life, after its first message."""
+    os.nice(19)
+
+    def report(attempt: Attempt) -> None:
+        channel.send(
+            Persisted(
+                version=attempt.version,
+                reason=attempt.reason,
+                seconds=attempt.seconds,
+                path=attempt.path,
+                error=attempt.error,
+            )
+        )
+
+    persisting = Persisting(
+        spec.memory,
+        Path(spec.checkpoints),
+        Due(spec.every_steps, spec.every_s),
+        report,
+        keep_latest_k=spec.keep_latest_k,
+        first_step=spec.first_step,
+    )
+    while isinstance(message := channel.receive(), Persist):
+        persisting.offer(message.version, message.demand)
+    persisting.close()
+    return 0

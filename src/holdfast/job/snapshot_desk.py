@@ -32,9 +32,11 @@ class SnapshotDesk:
         *,
         take: Callable[[Fact], None],
         tell: Callable[[Sequence[Event]], None],
+        reach: Callable[[str], Sequence[HeldArena]],
         persists: bool = False,
     ) -> None:
-        """`board` None: there are no snapshots."""
+        """`board` None: there are no snapshots. `reach` looks for what is left of a node."""
+        self._reach = reach
         self._board, self._past, self._dispatch = board, past, dispatch
         self._take, self._tell, self._persists = take, tell, persists
         self._told: tuple[str, tuple[Kept, ...]] = ("", ())
@@ -51,36 +53,48 @@ class SnapshotDesk:
             self._look(self._board)
 
     def lose(self, node: str) -> None:
-        """To be called before the machine hears of it: what others hold counts on."""
-        if self._board is not None and node in self._board.nodes:
-            self._board.lose(node)
-            self._look(self._board)
+        """To be called before the machine hears of it: what others hold counts on, and what of
+        the node's memory can be reached without its agent.
+        """
+        if self._board is None:
+            return
+        self._board.lose(node)
+        if left := self._reach(node):
+            self._board.hear(node, left)
+        self._look(self._board)
+        if self._persists and self._is_degraded and self._newest != self._persisted:
+            self._offer("redundancy is used up")
 
     def _look(self, board: KeptBoard) -> None:
         kept = board.kept(self._past.plans)
-        node = next(iter(board.nodes), "")
+        node = next(iter(self._dispatch.nodes), "")
         before, self._told = self._told, (node, kept)
-        if before[0] and before[0] != node and before[0] in board.nodes:
+        if before[0] and before[0] != node:
             self._take(SnapshotKept(before[0], ()))
         if node and before != self._told:
             self._take(SnapshotKept(node, kept))
         found = [one for one in board.whole(self._past.plans) if self._is_of_history(one[0])]
         if found:
             version, plan, standing = found[0]
-            self._follow(node, version, plan, standing.is_degraded)
+            self._is_degraded = standing.is_degraded
+            self._follow(version, plan)
 
     def _is_of_history(self, version: Version) -> bool:
         return self._past.epoch_of_step(version.step - 1) == version.lineage
 
-    def _follow(self, node: str, version: Version, plan: str, is_degraded: bool) -> None:
+    def _follow(self, version: Version, plan: str) -> None:
         if plan != self._plan:
             self._plan = plan
             self._dispatch.to_all(DropArenas(version=version, plan=plan))
         is_new, self._newest = version != self._newest, version
-        demand = "redundancy is used up" if is_degraded and not self._is_degraded else ""
-        self._is_degraded = is_degraded
-        if self._persists and (is_new or demand):
-            self._dispatch.to_node(node, Persist(version=version, demand=demand))
+        if self._persists and is_new:
+            self._offer()
+
+    def _offer(self, demand: str = "") -> bool:
+        node, version = self._told[0], self._newest
+        if not node or version is None:
+            return False
+        return self._dispatch.to_node(node, Persist(version=version, demand=demand))
 
     def connected(self, node: str, arenas: Sequence[HeldArena]) -> None:
         """To be called after the machine has heard of it, which takes its word on what it keeps
@@ -109,12 +123,10 @@ class SnapshotDesk:
     def persist_last(self, reason: str, then: Callable[[], object]) -> None:
         """Have the newest version written, and then go on, be it written or not."""
         self._then = then
-        node = self._told[0]
-        if not self._persists or self._newest in (None, self._persisted) or not node:
+        is_due = self._persists and self._newest != self._persisted
+        if not is_due or not self._offer(reason):
             self._end()
             return
-        assert self._newest is not None
-        self._dispatch.to_node(node, Persist(version=self._newest, demand=reason))
         asyncio.get_running_loop().call_later(LAST_WRITE_S, self._end)
 
     def _end(self) -> None:

@@ -17,8 +17,9 @@ from holdfast.engine.trainer import Trainer
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.job.arenas import snapshot_options
 from holdfast.job.config import JobConfig
-from holdfast.job.messages import Assignment, Failed, Hello, Struck, ToWorker
+from holdfast.job.messages import Assignment, Failed, Hello, PersistSpec, Struck, ToWorker
 from holdfast.job.page import ProgressPage, make_page_file, start_beating
+from holdfast.job.persisting import run_persisting
 from holdfast.job.prepare import make_data, make_model, trainer_config
 from holdfast.job.store import connect_store
 from holdfast.job.wire import BY_WORKER, Channel
@@ -36,6 +37,8 @@ def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
     assignment = channel.receive()
     if assignment is None:
         return 1
+    if isinstance(assignment, PersistSpec):
+        return run_persisting(assignment, channel)
     if not isinstance(assignment, Assignment):
         raise InternalError(f"the first message is a {type(assignment).__name__}")
     try:

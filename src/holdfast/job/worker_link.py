@@ -98,8 +98,8 @@ class WorkerLink:
             case ArenaReady(plan=plan, path=path):
                 if self.trainer is not None and self.trainer.snapshots is not None:
                     self.trainer.snapshots.give(plan, path)
-            case Assignment():
-                raise InternalError("a second assignment")
+            case _:
+                raise InternalError(f"{type(message).__name__} is nothing for one who trains")
 
     # What the trainer asks for and tells.
 

@@ -19,10 +19,11 @@ from holdfast.observe.events import (
     JobStarted,
     PlanChanged,
     Recovered,
+    Restored,
     StepDone,
     WorkersReady,
 )
-from holdfast.observe.progress import format_seconds
+from holdfast.observe.progress import describe_restore, format_seconds
 from holdfast.plan.plan import Plan
 
 NUM_LINES = 9
@@ -100,6 +101,8 @@ def describe(event: Event) -> tuple[str, str]:
                 f"recovered: {event.shape} without {lost}; {event.micro_batches} micro-batches ran "
                 f"again; stalled {format_seconds(event.stall_s)}"
             )
+        case Restored():
+            return "yellow", describe_restore(event)
         case PlanChanged():
             joined = ", ".join(event.joining)
             words = f"{joined} joined: " if joined else ""

@@ -103,6 +103,35 @@ class Recovered(Event, frozen=True, kw_only=True):
     file: str
 
 
+class Restored(Event, frozen=True, kw_only=True):
+    """State was lost: everybody has loaded a snapshot and goes on from there."""
+
+    epoch: int
+    step: int
+    """The next one."""
+    shape: str
+    num_workers: int
+    steps_redone: int
+    """That were done before, and are done again."""
+    stall_s: float
+    """From the break to the first step, of whoever waited longest and lives."""
+    load_s: float
+    """Of whoever loaded longest."""
+    bytes_by_origin: dict[str, int]
+    sources: tuple[str, ...] = ()
+    """Why bytes did not come from where they were looked for first."""
+    file: str
+
+
+class Persisted(Event, frozen=True, kw_only=True):
+    """A checkpoint was written, or could not be."""
+
+    step: int
+    path: str
+    seconds: float
+    error: str = ""
+
+
 class Decided(Event, frozen=True, kw_only=True):
     """What the coordinator decided; the reason says it all."""
 
@@ -150,6 +179,8 @@ AnyEvent = (
     | StepSkipped
     | PlanChanged
     | Recovered
+    | Restored
+    | Persisted
     | Decided
     | CoordinatorStarted
     | FaultInjected

@@ -14,9 +14,11 @@ from holdfast.observe.events import (
     FaultInjected,
     JobEnded,
     JobStarted,
+    Persisted,
     PlanChanged,
     PlanStarted,
     Recovered,
+    Restored,
     StepDone,
     StepSkipped,
     StopRequested,
@@ -48,6 +50,12 @@ def describe_event(event: Event) -> str:
             return describe_change(event)
         case Recovered():
             return describe_recovery(event)
+        case Restored():
+            return describe_restore(event)
+        case Persisted(error=error) if error:
+            return f"checkpoint of step {event.step} not written, will be tried again: {error}"
+        case Persisted():
+            return f"checkpoint: {event.path} ({event.reason})"
         case Decided(reason=reason):
             return reason
         case CoordinatorStarted(term=term, reason=reason):
@@ -82,6 +90,15 @@ def describe_recovery(event: Recovered) -> str:
     return (
         f"{after_steps(event.step)}: recovered with {event.shape} "
         f"(stall {format_seconds(event.stall_s)}{again}{lost})"
+    )
+
+
+def describe_restore(event: Restored) -> str:
+    origins = ", ".join(f"{format_bytes(n)} from {o}" for o, n in event.bytes_by_origin.items())
+    return (
+        f"restored to {after_steps(event.step)} with {event.shape} "
+        f"({count(event.steps_redone, 'step')} again, {origins}, loaded in "
+        f"{format_seconds(event.load_s)})"
     )
 
 

@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, StepDone
+from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, Restored, StepDone
 
 WARM_UP_STEPS = 2
 """At the beginning; not counted in the median."""
@@ -42,6 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Of parameters and moments below final/; 0 = not asked for."""
     changes: tuple[PlanChanged, ...] = ()
     recoveries: tuple[Recovered, ...] = ()
+    restores: tuple[Restored, ...] = ()
 
 
 def make_report(
@@ -51,6 +52,7 @@ def make_report(
     ended: JobEnded,
     *,
     recoveries: Sequence[Recovered] = (),
+    restores: Sequence[Restored] = (),
     staging_bytes: int = 0,
     final_bytes: int = 0,
 ) -> Report:
@@ -80,6 +82,7 @@ def make_report(
         final_bytes=final_bytes,
         changes=tuple(changes),
         recoveries=tuple(recoveries),
+        restores=tuple(restores),
     )
 
 

@@ -11,6 +11,8 @@
     profile.json         measured times; `holdfast plan show --profile` reads it
     report.json          the summary
     final/               parameters and moments, where asked for
+    checkpoints/step-N/  the state that enters step N, as a directory of torch's DCP
+    shared_memory        the job's name in the shared memory of its nodes
 
 Files that are not appended to are complete or not there: written aside, synced, renamed.
 """
@@ -29,6 +31,8 @@ REPORT = "report.json"
 LOGS = "logs"
 FINAL = "final"
 ADDRESS = "address"
+CHECKPOINTS = "checkpoints"
+SHARED_MEMORY = "shared_memory"
 DEFAULT_PARENT = "runs"
 
 
@@ -38,6 +42,10 @@ def plan_name(epoch: int) -> str:
 
 def given_name(number: int) -> str:
     return f"plans/given-{number}.toml"
+
+
+def checkpoint_folder(run_dir: str) -> Path:
+    return Path(run_dir) / CHECKPOINTS
 
 
 def log_name(worker: str) -> str:
