@@ -142,9 +142,7 @@ class Chronicle:
                 self.finished[member.name] = message
             case Struck(kind=kind, step=step):
                 reason = "on purpose: [[faults]], by the worker itself"
-                self.tell(
-                    [FaultInjected(fault=kind, target=member.name, step=step, reason=reason)]
-                )
+                self.tell([FaultInjected(fault=kind, target=member.name, step=step, reason=reason)])
 
     def profile(self) -> str:
         """What was measured, in the form of profile.json; empty = nothing."""
