@@ -1,4 +1,5 @@
 import os
+import select
 import signal
 import socket
 
@@ -68,3 +69,12 @@ def test_a_template_that_cannot_start_says_why(monkeypatch, tmp_path):
     with Template() as cold, pytest.raises(TemplateGone) as caught:
         cold.wait_until_warm()
     assert str(caught.value) == "exit status 1: ImportError: no torch today"
+
+
+def test_one_who_dies_before_it_has_read_all_does_not_take_the_template_with_it(template, fork):
+    control = template.attach()
+    assert select.select([control], [], [], 10.0)[0], "it is told that all is warm"
+    control.close()
+    _, channel = fork()
+    channel.close()
+    assert isinstance(template.receive(), Exited)

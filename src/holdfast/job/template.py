@@ -263,7 +263,10 @@ class _Server:
                 self._drop(fd)
 
     def _take_order(self, control: socket.socket, poll: select.poll) -> bool:
-        data, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_FDS)
+        try:
+            data, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_FDS)
+        except ConnectionError:  # it was killed before it had read all it was told
+            return False
         if not data:
             return False
         order = _ORDERS.decode(data)
