@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.control.order import FullPlan, Order
+from holdfast.engine.background import Background
 from holdfast.engine.change import PATIENCE_S, Change
-from holdfast.engine.epoch import Background
 from holdfast.engine.groups import GroupBroken
 from holdfast.plan.build import regular_plan
 from holdfast.plan.transition import plan_transition

@@ -5,8 +5,9 @@ import torch.distributed as dist
 
 from holdfast.control.order import FullPlan, PlanWithout, SamePlan
 from holdfast.control.report import Member
+from holdfast.engine.background import Background
 from holdfast.engine.core import TrainerCore
-from holdfast.engine.epoch import Background, TrainerConfig
+from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.groups import GroupBroken
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan

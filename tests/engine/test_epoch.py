@@ -1,11 +1,9 @@
-"""What belongs to one plan, and calls beside the training."""
-
-import threading
+"""What belongs to one plan."""
 
 import pytest
 import torch.distributed as dist
 
-from holdfast.engine.epoch import Background, TrainerConfig, check_runnable
+from holdfast.engine.epoch import TrainerConfig, check_runnable
 from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.errors import HoldfastError
@@ -14,27 +12,6 @@ from holdfast.plan.build import regular_plan
 from support.training import SMALL, Task
 
 TASK = Task(num_steps=3)
-
-
-def test_a_call_beside_the_training_gives_its_result_or_its_error():
-    assert Background("two", lambda: 2).result() == 2
-
-    def fail():
-        raise ValueError("no")
-
-    failed = Background("fails", fail)
-    with pytest.raises(ValueError, match="no"):
-        failed.result()
-    assert not failed.is_done
-
-
-def test_a_call_is_done_when_it_has_ended():
-    gate = threading.Event()
-    waiting = Background("waits", lambda: gate.wait(10))
-    assert not waiting.is_done
-    gate.set()
-    assert waiting.result()
-    assert waiting.is_done
 
 
 def test_a_shard_axis_is_refused():

@@ -12,11 +12,15 @@ An order is sent to each worker with its own share only. Plans travel as differe
 receiver knows what they differ from.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from holdfast.control.report import Outcome, Part, Slot
+from holdfast.plan.plan import Plan
+from holdfast.plan.survive import without_workers
+from holdfast.plan.text import parse_plan
 
 
 class FullPlan(msgspec.Struct, frozen=True, tag="full"):
@@ -37,6 +41,16 @@ class PlanWithout(msgspec.Struct, frozen=True, tag="without"):
 
 
 PlanChange = FullPlan | SamePlan | PlanWithout
+
+
+def read_plan(change: PlanChange, known: Mapping[int, Plan]) -> Plan:
+    """`known`: the plans of the epochs before."""
+    if isinstance(change, FullPlan):
+        return parse_plan(change.text)
+    if isinstance(change, SamePlan):
+        return known[change.epoch]
+    return without_workers(known[change.epoch], change.gone)[0]
+
 
 OrderKind = Literal["start", "recover", "change", "restore"]
 

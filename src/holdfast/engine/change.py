@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from holdfast.control.order import Order
-from holdfast.engine.epoch import Background, Epoch
+from holdfast.engine.background import Background
+from holdfast.engine.epoch import Epoch
 from holdfast.engine.feed import Feeder, fed_pieces
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.engine.mesh import Mesh, make_mesh

@@ -3,7 +3,6 @@
 What it does on whose word is in `trainer`.
 """
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -13,9 +12,10 @@ from holdfast.control.order import FullPlan, Order, PlanChange, SamePlan
 from holdfast.control.report import Member, Outcome, Report
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.arena_plan import SnapshotOptions
+from holdfast.engine.background import Background
 from holdfast.engine.change import Change
 from holdfast.engine.data import DataSource
-from holdfast.engine.epoch import Background, Epoch, Model, TrainerConfig, Workshop, checksums
+from holdfast.engine.epoch import Epoch, Model, TrainerConfig, Workshop, checksums
 from holdfast.engine.group_keys import Key
 from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
 from holdfast.engine.interpreter import Hooks
@@ -32,7 +32,7 @@ from holdfast.plan.profile import Profile
 from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.gaps import Gaps, NoGaps
+from holdfast.snapshot.gaps import Gaps
 from holdfast.snapshot.layout import Version
 
 POLL_S = 0.02
@@ -55,6 +55,8 @@ class TrainerCore:
         self.worker, self._config, self._store, self._link = member.name, config, store, link
         self.ledger = MemberLedger(member)
         self._hooks = hooks or Hooks()
+        self._hooks.before_agree = self._update_ready
+        self._hooks.before_apply = self._give_result
         self._workshop = Workshop(
             self.ledger, model=model, data=data, config=config, hooks=self._hooks
         )
@@ -75,12 +77,18 @@ class TrainerCore:
         self._report: Report | None = None
         self._stopping = self._stopped = self._left = False
         self._broken_at = 0.0
-        self._state_lock = threading.Lock()
-        self.gaps: Gaps = NoGaps()
-        """Who copies state while this worker waits."""
         self.snapshots: Snapshots | None = None
         self._closer: Background[None] | None = None
         link.on_freeze(self.interrupt)
+
+    @property
+    def gaps(self) -> Gaps:
+        """Who copies state while this worker waits."""
+        return self._hooks.gaps
+
+    @gaps.setter
+    def gaps(self, gaps: Gaps) -> None:
+        self._hooks.gaps = gaps
 
     def keep_snapshots(self, options: SnapshotOptions, keeper: Keeper) -> Snapshots:
         """From the next epoch on; `keeper` makes the memory for them."""
@@ -139,15 +147,10 @@ class TrainerCore:
         epoch = self._epoch
         assert epoch is not None
         assert epoch.interpreter is not None
-        interpreter = epoch.interpreter
-        interpreter.before_agree = self._update_ready
-        interpreter.before_apply = self._give_result
-        interpreter.gaps = self.gaps
-        interpreter.state_lock = self._state_lock
         if self._change is not None:
             self._change.check(time.monotonic())
         start = time.perf_counter()
-        agreed = interpreter.run_step(self.ledger.version, stop=self._stopping)
+        agreed = epoch.interpreter.run_step(self.ledger.version, stop=self._stopping)
         self._before = None
         self._step_done(agreed.outcome, time.perf_counter() - start)
         self._stopped = self._stopped or agreed.stop
@@ -184,7 +187,6 @@ class TrainerCore:
     def _follow(self, epoch: Epoch, outcome: Outcome) -> None:
         assert epoch.interpreter is not None
         start = time.perf_counter()
-        epoch.interpreter.before_apply = self._give_result
         epoch.interpreter.follow(outcome)
         self._step_done(outcome, time.perf_counter() - start)
 

@@ -1,8 +1,6 @@
 """Everything that belongs to one plan on one worker, and how it is put together."""
 
-import threading
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import torch
@@ -225,41 +223,6 @@ class Workshop:
             dtype=self.dtype,
             device=self.device,
         )
-
-
-T = TypeVar("T")
-
-
-class Background(threading.Thread, Generic[T]):
-    """One call on a thread of its own, which can be given up: what it makes is then nobody's."""
-
-    def __init__(self, name: str, call: Callable[[], T]) -> None:
-        super().__init__(daemon=True, name=name)
-        self._call = call
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._result = self._call()
-        except BaseException as error:
-            self._error = error
-
-    @property
-    def is_done(self) -> bool:
-        return not self.is_alive() and self._error is None
-
-    @property
-    def has_failed(self) -> bool:
-        return not self.is_alive() and self._error is not None
-
-    def result(self) -> T:
-        self.join()
-        if self._error is not None:
-            raise self._error
-        made: T = self._result
-        return made
 
 
 def same_seats(worker: str, before: Plan, after: Plan) -> bool:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -44,12 +44,20 @@ def _pass(*args: object) -> None:
 
 @dataclass(slots=True)
 class Hooks:
-    """Whoever wants to know where a worker is. `phase` may end it, for experiments with faults."""
+    """Whoever has to know where a worker is, the same over all its epochs."""
 
     progress: Callable[[int, int], object] = _pass
     """Step and number of the action that begins."""
     phase: Callable[[str, int], object] = _pass
-    """Name of a point within the step, and the step."""
+    """Name of a point within the step, and the step; may end it, for experiments with faults."""
+    before_agree: Callable[[], object] = _pass
+    """Everything is reduced: the last moment to become ready for a change."""
+    before_apply: Callable[[Outcome], object] = _pass
+    """A step has been agreed, and its gradients are still as they were reduced."""
+    gaps: Gaps = field(default_factory=NoGaps)
+    """Who copies state while this thread waits."""
+    state_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while state changes: who has it may read a whole version."""
 
 
 class Interpreter:
@@ -102,14 +110,6 @@ class Interpreter:
         self._micro_batch, self._action, self._step = -1, -1, -1
         self._adding = -1
         """The unit whose backward pass is under way."""
-        self.before_agree: Callable[[], object] = _pass
-        """Called when everything is reduced: the last moment to become ready for a change."""
-        self.before_apply: Callable[[Outcome], object] = _pass
-        """Called when a step has been agreed and its gradients are still as they were reduced."""
-        self.state_lock = threading.Lock()
-        """Held while state changes: who has it may read a whole version."""
-        self.gaps: Gaps = NoGaps()
-        """Who copies state while this thread waits."""
 
     def _find_last(self) -> dict[int, int]:
         """Per unit, the number of the action that adds to its gradients last."""
@@ -143,7 +143,7 @@ class Interpreter:
 
     def break_off(self) -> None:
         """A step was interrupted: note what it left half done."""
-        self.gaps.broken_off()
+        self._hooks.gaps.broken_off()
         if self._adding >= 0:
             slots = {part[:2] for part in self._slots.parts[self._adding]}
             parts = {part for found in self._slots.parts.values() for part in found}
@@ -170,9 +170,9 @@ class Interpreter:
             # Not before its turn: messages carry no tags, so the list's order is the peer's.
             made = self._made.pop((kind[1], action.stage, action.number))
             self._hooks.phase("message", step)
-            self.gaps.sending()
+            self._hooks.gaps.sending()
             self._messages.put(kind[1], action.stage, action.peer, action.number, made)
-            self.gaps.sent()
+            self._hooks.gaps.sent()
         elif kind not in ("RF", "RB"):  # receives are posted ahead
             raise InternalError(f"the interpreter does not know the action {kind}")
 
@@ -203,11 +203,11 @@ class Interpreter:
 
     def _take(self, what: str, stage: str, micro_batch: int) -> Tensor:
         """A message, waited for; state may be copied meanwhile."""
-        self.gaps.waiting((what, stage, micro_batch))
+        self._hooks.gaps.waiting((what, stage, micro_batch))
         try:
             return self._messages.take(what, stage, micro_batch)
         finally:
-            self.gaps.going_on()
+            self._hooks.gaps.going_on()
 
     def _speak(self, micro_batch: int) -> None:
         """Its loss is known, and this worker is the one to say it."""
@@ -289,7 +289,7 @@ class Interpreter:
         middle = time.perf_counter()
         self._computation.finish()
         self._hooks.phase("reduced", self._step)
-        self.before_agree()
+        self._hooks.before_agree()
         spoken = [self.losses[number] for number in sorted(self.losses)]
         part = Part(
             squares=self._reduction.squares(len(self._plan.units)),
@@ -299,7 +299,7 @@ class Interpreter:
             ready=self._ledger.vote() if self._completion is None else 0,
         )
         self._batches.clear()
-        self.gaps.waiting(AGREE)
+        self._hooks.gaps.waiting(AGREE)
         try:
             self._agreed = agree(
                 part,
@@ -311,7 +311,7 @@ class Interpreter:
                 entered=lambda: self._hooks.phase("agree", self._step),
             )
         finally:
-            self.gaps.going_on()
+            self._hooks.gaps.going_on()
         self._ledger.agreed(self._agreed.switch)
         self._hooks.phase("agreed", self._step)
         self._stopwatch.add("reduce", middle - start)
@@ -326,13 +326,13 @@ class Interpreter:
     def _finish_step(self, outcome: Outcome) -> None:
         """All of it or, if this process ends here, nothing that anybody will ever see."""
         self._hooks.phase("apply", outcome.step)
-        self.gaps.applying()
-        with self.state_lock:
-            self.before_apply(outcome)
+        self._hooks.gaps.applying()
+        with self._hooks.state_lock:
+            self._hooks.before_apply(outcome)
             if outcome.applied:
                 self._optimizer.apply(outcome.step, outcome)
             self._ledger.applied(outcome)
-        self.gaps.applied(outcome.step + 1)
+        self._hooks.gaps.applied(outcome.step + 1)
         self._hooks.phase("applied", outcome.step)
 
 

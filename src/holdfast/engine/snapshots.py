@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.control.member import MemberLedger
 from holdfast.engine.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
-from holdfast.engine.epoch import Background
+from holdfast.engine.background import Background
 from holdfast.engine.state import Slice
 from holdfast.plan.placement import Key
 from holdfast.plan.plan import Plan

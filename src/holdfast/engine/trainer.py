@@ -21,11 +21,12 @@ import torch
 from holdfast.control.effects import Leave, Message, Stop, Void
 from holdfast.control.order import Freeze, FullPlan, Order
 from holdfast.engine.agreement import Agreed
+from holdfast.engine.background import Background
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import Change, Giving, join_links, prepare_change
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.core import POLL_S, TrainerCore
-from holdfast.engine.epoch import Background, Epoch, same_seats
+from holdfast.engine.epoch import Epoch, same_seats
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.loading import load_checkpoint
 from holdfast.engine.mesh import Mesh, left_over
@@ -262,7 +263,7 @@ class Trainer(TrainerCore):
         assert epoch.state is not None
         giving = Giving(
             epoch.state,
-            self._state_lock,
+            self._hooks.state_lock,
             lambda: (self.ledger.version, self._num_updates),
             self._config.feed_delay_ms,
         )
