@@ -4,9 +4,11 @@ import threading
 
 import pytest
 
+from holdfast.engine.loading import arena_files
 from holdfast.errors import HoldfastError
 from holdfast.job.persisting import JobWriter, Persisting
 from holdfast.plan.build import regular_plan
+from holdfast.snapshot.arena import Arena
 from holdfast.snapshot.checkpoints import list_checkpoints
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.persister import Due
@@ -64,9 +66,28 @@ def test_what_is_demanded_is_written_at_once(persisting, attempts):
 
 def test_a_held_version_is_not_overwritten(crew, tmp_path):
     writer = JobWriter(JOB, tmp_path, tmp_path)
-    writer.hold(Version(2, 1))
+    assert writer.hold(Version(2, 1))
     crew.train(dict.fromkeys(range(5, 12), STATES[4]))
     assert writer.write(Version(2, 1)).name == "step-2"
+    writer.release()
+
+
+def test_a_version_that_is_held_again_is_held_all_the_while(crew, tmp_path, monkeypatch):
+    writer = JobWriter(JOB, tmp_path, tmp_path)
+    assert writer.hold(Version(2, 1))
+    monkeypatch.setattr(Arena, "unpin", lambda arena: pytest.fail(f"{arena.name} was let go"))
+    assert writer.hold(Version(2, 1))
+
+
+def test_a_version_that_is_gone_is_not_held(crew, tmp_path):
+    writer = JobWriter(JOB, tmp_path, tmp_path)
+    assert writer.hold(Version(3, 1))
+    writer.release()
+    for path in arena_files(JOB, tmp_path):
+        arena = Arena.open(path)
+        arena.roll_back(Version(2, 1))
+        arena.close()
+    assert not writer.hold(Version(3, 1))
     writer.release()
 
 

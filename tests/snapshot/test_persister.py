@@ -26,12 +26,14 @@ class Desk:
     def __init__(self, folder, failures=0, held=False):
         self.folder, self.failures = folder, failures
         self.written, self.attempts, self.held = [], [], []
+        self.gone = set()
         self.begun, self.go = threading.Event(), threading.Event()
         if not held:
             self.go.set()
 
     def hold(self, version):
         self.held.append(version.step)
+        return version.step not in self.gone
 
     def release(self):
         self.held.append(None)
@@ -136,7 +138,37 @@ def test_a_version_is_held_from_the_moment_it_is_taken(tmp_path):
     desk.go.set()
     assert persister.wait_idle(LONG_S)
     persister.stop()
-    assert desk.held == [10, 10, None, 10, None]
+    assert desk.held == [10, None, 10, None]
+
+
+def test_the_next_one_is_taken_where_one_is_overwritten_too_soon(tmp_path):
+    desk = Desk(tmp_path)
+    desk.gone = {10, 11}
+    persister = desk.persister()
+    assert [bool(persister.offer(v(step))) for step in (10, 11, 12)] == [False, False, True]
+    assert persister.wait_idle(LONG_S)
+    persister.stop()
+    assert desk.written == [12]
+    assert all(attempt.is_done for attempt in desk.attempts)
+
+
+def test_a_demand_for_what_is_gone_is_told_and_met_by_the_next(tmp_path):
+    desk = Desk(tmp_path)
+    desk.gone = {3}
+    persister = desk.persister(Due())
+    persister.demand(v(3), "redundancy is used up")
+    assert persister.offer(v(4)) == "redundancy is used up"
+    assert persister.wait_idle(LONG_S)
+    persister.stop()
+    assert [(a.version.step, a.is_done) for a in desk.attempts] == [(3, False), (4, True)]
+
+
+def test_a_writer_that_cannot_hold_does_not_hurt_who_offers(tmp_path):
+    desk = Desk(tmp_path)
+    desk.hold = lambda version: (_ for _ in ()).throw(OSError(24, "too many open files"))
+    persister = desk.persister()
+    assert persister.offer(v(10)) == ""
+    persister.stop()
 
 
 def test_offering_never_waits(tmp_path):

@@ -4,7 +4,7 @@ Every arena of the job that this machine can reach is a source; all bytes are ve
 other machines would be reached over their agents; there is no such way yet.)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,14 +45,18 @@ def open_memories(job: str, folder: Path = SHARED_MEMORY) -> Iterator[list[NodeM
             arenas.append(Arena.open(path))
         except (HoldfastError, OSError) as error:
             print(f"{path.name} cannot be used: {error}", flush=True)
-    by_node: dict[str, list[Arena]] = {}
-    for arena in arenas:
-        by_node.setdefault(arena.layout.node, []).append(arena)
     try:
-        yield [NodeMemory(node, found) for node, found in by_node.items()]
+        yield memories_of(arenas)
     finally:
         for arena in arenas:
             arena.close()
+
+
+def memories_of(arenas: Iterable[Arena]) -> list[NodeMemory]:
+    by_node: dict[str, list[Arena]] = {}
+    for arena in arenas:
+        by_node.setdefault(arena.layout.node, []).append(arena)
+    return [NodeMemory(node, found) for node, found in by_node.items()]
 
 
 def load_snapshot(

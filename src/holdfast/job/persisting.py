@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.engine.loading import arena_files, open_memories
+from holdfast.engine.loading import arena_files, memories_of
 from holdfast.errors import HoldfastError
 from holdfast.job.messages import Persist, Persisted, PersistSpec, ToWorker
 from holdfast.job.wire import Channel
@@ -21,6 +21,7 @@ from holdfast.snapshot.manifest import Holding, by_version
 from holdfast.snapshot.persist import write_checkpoint
 from holdfast.snapshot.persister import Attempt, Due, Persister
 from holdfast.snapshot.recover import loop_values
+from holdfast.snapshot.sources import NodeMemory
 
 
 class JobWriter:
@@ -30,8 +31,9 @@ class JobWriter:
         self._job, self._root, self._folder = job, root, folder
         self._pinned: list[Arena] = []
 
-    def hold(self, version: Version) -> None:
-        self.release()
+    def hold(self, version: Version) -> bool:
+        """What is pinned of it is whole."""
+        before, self._pinned = self._pinned, []
         for path in arena_files(self._job, self._folder):
             try:
                 arena = Arena.open(path)
@@ -41,6 +43,9 @@ class JobWriter:
                 self._pinned.append(arena)
             else:
                 arena.close()
+        for arena in before:
+            arena.close()  # not unpinned: it may be among those pinned now
+        return self._holding(version) is not None
 
     def release(self) -> None:
         for arena in self._pinned:
@@ -49,14 +54,21 @@ class JobWriter:
         self._pinned = []
 
     def write(self, version: Version) -> Path:
-        with open_memories(self._job, self._folder) as memories:
-            manifests = [m for memory in memories for m in memory.manifests()]
-            for group in by_version(m for m in manifests if m.version == version):
-                holding = Holding(group)
-                if holding.standing().is_complete:
-                    catalog = Catalog(holding, memories)
-                    return write_checkpoint(self._root, catalog, loop_values(catalog, None))
-        raise HoldfastError(f"{version} is not whole in memory any more")
+        holding = self._holding(version)
+        if holding is None:
+            raise HoldfastError(f"{version} is not whole in memory any more")
+        catalog = Catalog(holding, self._memories())
+        return write_checkpoint(self._root, catalog, loop_values(catalog, None))
+
+    def _holding(self, version: Version) -> Holding | None:
+        """Of one plan, if a whole one is held."""
+        manifests = [m for memory in self._memories() for m in memory.manifests()]
+        groups = by_version(m for m in manifests if m.version == version)
+        found = [Holding(group) for group in groups]
+        return next((holding for holding in found if holding.standing().is_complete), None)
+
+    def _memories(self) -> list[NodeMemory]:
+        return memories_of(self._pinned)
 
 
 class Persisting:

@@ -247,20 +247,22 @@ class Arena:
         """Keep a version from being overwritten, while it is persisted, say; at most one at a
         time. False if it is not there. The worker goes on with what other slots there are.
         """
-        self.unpin()
         number = next((n for n, held in self.versions().items() if held == version), None)
-        if number is None:
-            return False
-        _STATE.pack_into(self._whole, self._places.heads[number] + _SLOT.size, 1)
+        # In one go: a version that is pinned already stays so all the while.
+        for other in self._numbers:
+            self._set_pin(other, is_pinned=other == number)
         # The worker may have begun to overwrite it just before it could see the pin.
-        if self._committed(number) == version:
+        if number is not None and self._committed(number) == version:
             return True
         self.unpin()
         return False
 
     def unpin(self) -> None:
         for number in self._numbers:
-            _STATE.pack_into(self._whole, self._places.heads[number] + _SLOT.size, 0)
+            self._set_pin(number, is_pinned=False)
+
+    def _set_pin(self, number: int, *, is_pinned: bool) -> None:
+        _STATE.pack_into(self._whole, self._places.heads[number] + _SLOT.size, int(is_pinned))
 
     def _is_pinned(self, number: int) -> bool:
         (flag,) = _STATE.unpack_from(self._whole, self._places.heads[number] + _SLOT.size)

@@ -61,8 +61,10 @@ class Attempt(msgspec.Struct, frozen=True):
 class Writer(Protocol):
     """Knows where versions are and how they are written."""
 
-    def hold(self, version: Version) -> None:
-        """Keep it from being overwritten from now on; called by whoever offers, so it is quick."""
+    def hold(self, version: Version) -> bool:
+        """Keep it from being overwritten from now on; called by whoever offers, so it is quick.
+        False: it is overwritten in part already, as training goes on all the while.
+        """
 
     def write(self, version: Version) -> Path:
         """Write a complete version; any exception means it is not written."""
@@ -91,6 +93,9 @@ class Persister:
         self._newest: Version | None = None
         self._reason = ""
         """Why there is work; empty: there is none."""
+        self._held: Version | None = None
+        self._missed = ""
+        """Why the next version that is offered is due: the one that was could not be held."""
         self._queued = ""
         """Why there is more to do after that."""
         self._is_stopping = False
@@ -105,7 +110,7 @@ class Persister:
             if self._reason:
                 return ""  # one is under way; if it fails, this one is next
             steps, seconds = version.step - self._last_step, self._clock() - self._last_s
-            return self._begin(version, self._due.reason(steps, seconds))
+            return self._begin(version, self._missed or self._due.reason(steps, seconds))
 
     def demand(self, version: Version, reason: str) -> None:
         """Persist this one, or a newer one, at once, whatever the interval."""
@@ -113,15 +118,18 @@ class Persister:
             self._newest = version
             if self._reason:
                 self._queued = reason
-            else:
-                self._begin(version, reason)
+            elif not self._begin(version, reason):
+                self._report(Attempt(version, reason, 0.0, error="overwritten before it was held"))
 
     def _begin(self, version: Version, reason: str) -> str:
-        if reason:
-            self._reason = reason
-            # At once: the thread may take a while to wake, and the next version is on its way.
-            self._writer.hold(version)
-            self._changed.notify_all()
+        """At once: the thread may take a while to wake, and the next version is on its way."""
+        if not reason:
+            return ""
+        if not self._hold(version):
+            self._missed = reason
+            return ""
+        self._reason, self._held, self._missed = reason, version, ""
+        self._changed.notify_all()
         return reason
 
     def start_from(self, version: Version) -> None:
@@ -153,22 +161,36 @@ class Persister:
     def _persist(self) -> None:
         """Up to `num_tries` attempts; then it waits for the next offer, which is due at once."""
         for attempt in range(self._num_tries):
-            with self._changed:
-                version, reason = self._newest, self._reason
-                invariant(version is not None, "there is work, but no version was offered")
+            if attempt and not self._hold_newest():
+                break
+            version, reason = self._held, self._reason
+            invariant(version is not None, "there is work, but no version is held")
             if version is not None and self._attempt(version, reason):
                 self._finish(version)
                 return
-            with self._changed:
-                last = attempt == self._num_tries - 1
-                if last or self._changed.wait_for(lambda: self._is_stopping, self._retry_s):
-                    break
         self._finish(None)
+
+    def _hold_newest(self) -> bool:
+        """For another attempt, after a while."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._is_stopping, self._retry_s):
+                return False
+            newest = self._newest
+            self._held = newest if newest is not None and self._hold(newest) else None
+            return self._held is not None
+
+    def _hold(self, version: Version) -> bool:
+        try:
+            if self._writer.hold(version):
+                return True
+        except (HoldfastError, OSError) as error:
+            print(f"{version} cannot be held: {error}", flush=True)
+        self._writer.release()
+        return False
 
     def _attempt(self, version: Version, reason: str) -> bool:
         begin = self._clock()
         try:
-            self._writer.hold(version)
             path = self._writer.write(version)
             removed = tuple(prune(path.parent, self._keep))
             done = Attempt(version, reason, self._clock() - begin, str(path), removed=removed)
@@ -185,8 +207,11 @@ class Persister:
             if done is not None:
                 self.persisted = done
                 self._last_step, self._last_s = done.step, self._clock()
-            self._reason = self._queued if self._newest != done else ""
-            self._queued = ""
+            else:
+                self._missed = self._queued or self._reason
+            queued, self._reason, self._queued, self._held = self._queued, "", "", None
+            if queued and self._newest is not None and self._newest != done:
+                self._begin(self._newest, queued)
             self._changed.notify_all()
 
 
@@ -202,22 +227,25 @@ class LocalWriter:
     def _arenas(self) -> list[Arena]:
         return [arena for memory in self._memories for arena in memory.arenas.values()]
 
-    def hold(self, version: Version) -> None:
-        for arena in self._arenas:
-            arena.pin(version)
+    def hold(self, version: Version) -> bool:
+        held = [arena.pin(version) for arena in self._arenas]
+        return any(held) and self._holding(version).standing().is_complete
 
     def release(self) -> None:
         for arena in self._arenas:
             arena.unpin()
 
     def write(self, version: Version) -> Path:
-        manifests = [manifest for memory in self._memories for manifest in memory.manifests()]
-        found = [manifest for manifest in manifests if manifest.version == version]
-        if not found:
-            raise HoldfastError(f"{version} is not in memory any more")
-        catalog = Catalog(Holding(found), self._memories)
+        catalog = Catalog(self._holding(version), self._memories)
         values = unpack_loop_state(fetch_other(catalog, OTHER_KEY))
         path = write_checkpoint(self._root, catalog, values, self._pace)
         for arena in self._arenas:
             arena.mark_persisted(version)
         return path
+
+    def _holding(self, version: Version) -> Holding:
+        manifests = [manifest for memory in self._memories for manifest in memory.manifests()]
+        found = [manifest for manifest in manifests if manifest.version == version]
+        if not found:
+            raise HoldfastError(f"{version} is not in memory any more")
+        return Holding(found)
