@@ -19,56 +19,19 @@ from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reports import ChangeReport, Planned, StepReport
 from holdfast.engine.scripted import scripted_trainer
-from holdfast.engine.trainer import Trainer
 from holdfast.job.measured import merge_profiles
 from holdfast.models.model import LlamaModel
-from holdfast.plan.placement import AGREE, Key, Placement
+from holdfast.plan.placement import Key, Placement
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.copier import Copier, CopyReport
-from holdfast.snapshot.gaps import Gaps, PlacedCopies, Stalls
+from holdfast.snapshot.gaps import PlacedCopies, Stalls
 from holdfast.snapshot.layout import Layout, chunk_checksums
 from holdfast.snapshot.others import Others, group_of
 from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
 
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3)
-
-
-def listen(trainer: Trainer, gaps: Gaps) -> None:
-    """Have `gaps` told of every wait and every update of a trainer."""
-    interpreter: Any = trainer._epoch.interpreter if trainer._epoch is not None else None
-    messages, everyone = interpreter._messages, interpreter._everyone
-    optimizer = interpreter._optimizer
-    take, put = messages.take, messages.put
-    meet, apply = everyone.all_reduce, optimizer.apply
-
-    def taking(what: str, stage: str, micro_batch: int) -> Any:
-        gaps.waiting((what, stage, micro_batch))
-        try:
-            return take(what, stage, micro_batch)
-        finally:
-            gaps.going_on()
-
-    def putting(*args: Any) -> None:
-        gaps.sending()
-        put(*args)
-        gaps.sent()
-
-    def meeting(*args: Any) -> Any:
-        gaps.waiting(AGREE)
-        try:
-            return meet(*args)
-        finally:
-            gaps.going_on()
-
-    def applying(step: int, *args: Any) -> None:
-        gaps.applying()
-        apply(step, *args)
-        gaps.applied(step + 1)
-
-    messages.take, messages.put = taking, putting
-    everyone.all_reduce, optimizer.apply = meeting, applying
 
 
 class Quiet:
@@ -225,7 +188,7 @@ class Ours(Without):
         self._sources = training.sources(layout)
         self._spent = 0.0
         if mode != "synchronous":
-            listen(training.trainer, self)
+            training.trainer.gaps = self
         self._placed: PlacedCopies | None = None
 
     def place(self, placement: Placement) -> None:

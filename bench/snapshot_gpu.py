@@ -1,7 +1,8 @@
 """Snapshots from a real GPU: at which rate, how often, and what do they cost?
 
-One process trains a Llama of 1.3 billion parameters in bfloat16 with float32 master weights and
-AdamW, and copies all of its state (14 bytes a parameter) to shared memory:
+One process trains a Llama of 1.3 billion parameters (`--quick`: 0.5 billion) in bfloat16 with
+float32 master weights and AdamW, and copies all of its state (14 bytes a parameter) to shared
+memory:
 
     limit       device to pinned host memory, the same chunks, nothing else running
     none        no snapshots; twice, for the A/A band
@@ -10,12 +11,14 @@ AdamW, and copies all of its state (14 bytes a parameter) to shared memory:
 
 Then two processes train a Llama as two pipeline stages on the one GPU. Their messages go through
 host memory, so copies and messages share the bus: none, any time, in bubbles (and what does not
-fit there beside computations, but away from messages). Two processes take turns on a GPU, so these
-bubbles are not those of two GPUs.
+fit there beside computations, but away from messages). Two processes take turns on a GPU: while one
+of them copies, the other does not compute. So a bubble here is not the free time that it is where
+every stage has a GPU of its own, and what copies cost in this part is printed and decides nothing.
 
 Goals: from the first byte to the last of a version, at least 95 % of the limit; the upper bound
-(95 %) of the median time of a block of steps at most 1.01 of none plus the A/A band, in both parts.
-Without a GPU nothing is measured, and nothing is missed.
+(95 %) of the median time of a block of steps of the one process at most 1.01 of none plus the A/A
+band; of the two, copies in bubbles at most as slow as those at any time, plus the band. Without a
+GPU nothing is measured, and nothing is missed.
 """
 
 import multiprocessing
@@ -27,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -61,7 +65,9 @@ from holdfast.snapshot.layout import OTHER, Entry, Layout
 from holdfast.snapshot.share import plan_shares
 
 SHAPE = LlamaShape(dim=2048, num_layers=24, num_heads=16, num_kv_heads=8, hidden=5632, vocab=32000)
+QUICK_SHAPE = msgspec.structs.replace(SHAPE, num_layers=8)
 ROWS, LENGTH, MICRO_BATCHES = 4, 2048, 4
+TRIAL_ROUNDS = 6
 BLOCK, MAX_BLOCK = 3, 10
 
 STAGED_SHAPE = LlamaShape(
@@ -82,10 +88,10 @@ class QuickModel(LlamaModel):
 class Mixed:
     """bfloat16 weights, float32 master weights and moments."""
 
-    def __init__(self, device: torch.device) -> None:
-        model = QuickModel(SHAPE)
+    def __init__(self, shape: LlamaShape, device: torch.device) -> None:
+        model = QuickModel(shape)
         place_here = Place(0, 1, torch.bfloat16, device)
-        numbers = range(SHAPE.num_layers + 2)
+        numbers = range(shape.num_layers + 2)
         self.units = nn.ModuleList([model.build_unit(n, place_here) for n in numbers])
         self.weights = list(self.units.parameters())
         for weight in self.weights:
@@ -98,8 +104,8 @@ class Mixed:
             master.grad = gradient
         self.adam = torch.optim.AdamW(self.masters, lr=1e-4, fused=True)
         size = (ROWS, LENGTH)
-        self.tokens = torch.randint(0, SHAPE.vocab, size, device=device)
-        self.call = Call(targets=torch.randint(0, SHAPE.vocab, size, device=device))
+        self.tokens = torch.randint(0, shape.vocab, size, device=device)
+        self.call = Call(targets=torch.randint(0, shape.vocab, size, device=device))
 
     def compute(self) -> None:
         for _ in range(MICRO_BATCHES):
@@ -163,8 +169,8 @@ def pinned_limit(device: torch.device) -> float:
 class Single:
     """The one-process part."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.model = Mixed(device)
+    def __init__(self, shape: LlamaShape, device: torch.device) -> None:
+        self.shape, self.model = shape, Mixed(shape, device)
         for _ in range(3):
             self.model.compute()
             self.model.update()
@@ -191,7 +197,7 @@ class Single:
         """Measure what copying beside computations costs, and place the copies."""
         computing = median(seconds_on_device(self.model.compute) for _ in range(3))
         updating = median(seconds_on_device(self.model.update) for _ in range(3))
-        units = llama_units(SHAPE, ROWS * LENGTH)
+        units = llama_units(self.shape, ROWS * LENGTH)
         plan = regular_plan(units, micro_batches=MICRO_BATCHES)
         third = computing / MICRO_BATCHES / 3
         profile = Profile(worker=UnitCost(third, third, third), optimizer=updating)
@@ -201,13 +207,16 @@ class Single:
         self.copies = PlacedCopies(self.copier, trial, self.sources)
         self.block(copying=True)  # registers the memory
         self.copier.drain()
-        seconds = interleave(
-            {"none": lambda: self.block(copying=False), "copy": lambda: self.block(copying=True)}, 3
-        )
+        both = {
+            "none": lambda: self.block(copying=False),
+            "copy": lambda: self.block(copying=True),
+        }
+        seconds = interleave(both, TRIAL_ROUNDS)
         self.copier.drain()
         span = self.copier.reports[-1].span_s
-        lost = median(a - b for a, b in zip(seconds["copy"], seconds["none"], strict=True)) / BLOCK
-        drag = min(1.0, max(0.0, lost / span))
+        # The upper bound: the limit is to hold, not to be hit on average.
+        lost = (compare(seconds["copy"], seconds["none"]).high - 1) * median(seconds["none"])
+        drag = min(1.0, max(0.0, lost / BLOCK / span))
         rate = trial.num_bytes / span
         costs = CopyCosts(idle_rate=limit_rate, busy_rate=rate, drag=drag)
         placement = place(timeline, 0, self.copier.sizes, costs)
@@ -224,10 +233,10 @@ class Single:
         self.path.unlink()
 
 
-def run_single(rounds: int) -> tuple[list[Goal], dict[str, Any]]:
+def run_single(shape: LlamaShape, rounds: int) -> tuple[list[Goal], dict[str, Any]]:
     device = torch.device("cuda")
     limit = pinned_limit(device)
-    single = Single(device)
+    single = Single(shape, device)
     placement, found = single.choose(limit)
     known = len(single.copier.reports)
     seconds = interleave(
@@ -258,7 +267,8 @@ def run_single(rounds: int) -> tuple[list[Goal], dict[str, Any]]:
         "high": ratio.high,
         "A/A band": width,
     }
-    print_table("The full state of 1.3 billion parameters", [row])
+    billions = sum(weight.numel() for weight in single.model.weights) / 1e9
+    print_table(f"The full state of {billions:.1f} billion parameters", [row])
     print({name: round(value, 4) for name, value in found.items()})
     goals = [
         Goal("one process: copy rate / pinned limit", rate / limit, 0.95, at_most=False),
@@ -359,8 +369,8 @@ def run_staged(rounds: int, drag: float) -> tuple[list[Goal], list[dict[str, Any
             }
         )
     print_table("Two stages on one GPU, messages through host memory", rows)
-    high = next(row["high"] for row in rows if row["snapshots"] == "in bubbles")
-    return [Goal("two stages: in bubbles / none", high, 1.01 + width)], rows
+    against = compare(found[0].seconds["in bubbles"], found[0].seconds["any time"])
+    return [Goal("two stages: in bubbles / any time", against.median, 1 + width)], rows
 
 
 def main() -> None:
@@ -368,7 +378,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing measured")
         finish([], args.json, {"device": None})
-    goals, single = run_single(6 if args.quick else 12)
+    shape, rounds = (QUICK_SHAPE, 8) if args.quick else (SHAPE, 16)
+    goals, single = run_single(shape, rounds)
     with suppress(RuntimeError):
         torch.cuda.empty_cache()
     more, staged = run_staged(6 if args.quick else 10, single["drag"])

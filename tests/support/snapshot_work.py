@@ -9,16 +9,15 @@ import torch
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import scripted_trainer
-from holdfast.engine.trainer import Trainer
 from holdfast.models.model import LlamaModel
-from holdfast.plan.placement import AGREE, CopyCosts
+from holdfast.plan.placement import CopyCosts
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.text import parse_plan
 from holdfast.plan.timeline import evaluate
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.copier import Copier, CopyReport
-from holdfast.snapshot.gaps import Gaps, PlacedCopies, place_workers
+from holdfast.snapshot.gaps import PlacedCopies, place_workers
 from holdfast.snapshot.layout import Entry
 from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
 from support.cluster import Store
@@ -34,35 +33,6 @@ class Quiet:
 
     def stop_requested(self) -> bool:
         return False
-
-
-def listen(trainer: Trainer, gaps: Gaps) -> None:
-    """Have `gaps` told of every wait and every update, from outside."""
-    interpreter: Any = trainer._epoch.interpreter if trainer._epoch is not None else None
-    messages, everyone = interpreter._messages, interpreter._everyone
-    optimizer = interpreter._optimizer
-    take, meet, apply = messages.take, everyone.all_reduce, optimizer.apply
-
-    def taking(*key: Any) -> Any:
-        gaps.waiting(key)
-        try:
-            return take(*key)
-        finally:
-            gaps.going_on()
-
-    def meeting(*args: Any) -> Any:
-        gaps.waiting(AGREE)
-        try:
-            return meet(*args)
-        finally:
-            gaps.going_on()
-
-    def applying(step: int, *args: Any) -> None:
-        gaps.applying()
-        apply(step, *args)
-        gaps.applied(step + 1)
-
-    messages.take, everyone.all_reduce, optimizer.apply = taking, meeting, applying
 
 
 def train_with_snapshots(
@@ -94,7 +64,7 @@ def train_with_snapshots(
     sources = {e.key: part(e) for e in layout.checked if e.tensor}
     sources[OTHER_KEY] = torch.zeros(OTHER_BYTES, dtype=torch.uint8)
     copies = PlacedCopies(copier, _placement(plan, shares.layouts, worker), sources)
-    listen(trainer, copies)
+    trainer.gaps = copies
     equal: list[bool] = []
     protected: list[bool] = []
     expected: dict[str, bytes] = {}
