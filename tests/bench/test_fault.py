@@ -118,6 +118,15 @@ def test_a_stall_is_what_stands_out_more_than_in_calm_times(bench):
     assert stall([0.0], [1.0, 2.0]) is None
 
 
+def test_two_calm_times_give_the_band(bench, record):
+    jobs = bench._jobs
+    record.seen += [jobs.Seen(1.5 + 0.1 * n, step(12 + n, 3)) for n in range(3)]
+    record.seen.append(jobs.Seen(1.9, step(15, 3)))
+    (found,) = jobs.outcomes(record, calm=4)
+    assert found.calm_s == pytest.approx(-0.1), "the last step of all took one more"
+    assert bench.fault.stall_band([found]) == pytest.approx(1.0)
+
+
 def test_bounds_of_few_values(bench):
     assert bench.fault.upper([1.0, 2.0]) == 2.0
     assert bench.fault.upper([1.0, None]) == math.inf

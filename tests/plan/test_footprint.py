@@ -37,3 +37,20 @@ def test_limits_are_kept():
     assert tight.fits(0, 4, 1, 1, 2)
     assert not tight.fits(0, 5, 1, 1, 2)
     assert not tight.fits(0, 1, 7, 1, 1)  # more ranks than heads
+
+
+@pytest.mark.parametrize("shard", [1, 2])
+@pytest.mark.parametrize("limit", [0, 2_000, 4_000, 8_000])
+def test_room_ends_where_one_more_unit_does_not_fit(limit, shard):
+    footprint = Footprint(small_plan(1, 2, 1, limit=limit))
+    for first in range(8):
+        for tensor in (1, 2, 7):
+            stop = footprint.room(first, tensor, shard, 2)
+            assert stop == first or footprint.fits(first, stop, tensor, shard, 2)
+            assert stop == 8 or not footprint.fits(first, stop + 1, tensor, shard, 2)
+
+
+def test_the_whole_is_what_one_worker_alone_holds():
+    footprint = Footprint(small_plan(1, 1, 1))
+    for first, stop in ((0, 8), (0, 1), (3, 5), (7, 8)):
+        assert footprint.whole(first, stop) == footprint.held(first, stop, 1)[0]

@@ -1,10 +1,11 @@
 """Situations that tests of the planner share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.plan.build import regular_plan
 from holdfast.plan.cost import CostModel
 from holdfast.plan.health import Health, health_of
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Link, Profile
 from holdfast.plan.view import View
@@ -52,3 +53,11 @@ def view_of(
 ) -> View:
     health: Health = health_of(plan, dead, slow, spares)
     return View(plan, health, CostModel(plan, PROFILE), schedules)
+
+
+def really_lost(plan: Plan, dead: Collection[str]) -> bool:
+    """Is there an element whose holders are all dead? By looking at every cell of every tensor."""
+    holders, gone = HolderMap(plan), frozenset(dead)
+    return any(
+        gone.issuperset(cell.holders) for name in holders.tensors for cell in holders.cells(name)
+    )

@@ -24,6 +24,11 @@ import msgspec
 Channel = tuple[float, float]
 """(latency, occupancy) of a message."""
 
+_Row = tuple[int, float, float, float, float, float, int, bool, bool]
+"""A stage: its number, three times, messages down and up, forwards after the warm-up, and whether
+messages down and up may have to wait for each other.
+"""
+
 EQUAL = 4e-15
 """Times are equal if they differ by less than this share: a few roundings."""
 
@@ -39,8 +44,9 @@ def chain_in_flight(kind: str, depth: int, rank: int, num_micro_batches: int) ->
     """The most micro-batches a stage holds between forward and the end of backward. A split
     backward ends with its weights' part, which a stage puts off for as many as are above it.
     """
-    most = {"gpipe": num_micro_batches, "zero-bubble": depth}.get(kind, depth - rank)
-    return min(most, num_micro_batches)
+    if kind == "gpipe":
+        return num_micro_batches
+    return min(depth if kind == "zero-bubble" else depth - rank, num_micro_batches)
 
 
 def chain_time(
@@ -98,7 +104,7 @@ class _Chain:
             now, forward = 0.0, self.times[k][0]
             sent: list[float] = []
             for arrival in arrivals[:count]:
-                now = max(arrival, now) + forward
+                now = (arrival if arrival > now else now) + forward
                 sent.append(_sent(now, self.down[k], self.busy_down, k))
             self.free[k] = now
             self.arrival[k] = arrivals[count] if count < len(arrivals) else 0.0
@@ -107,7 +113,15 @@ class _Chain:
     def play(self, steady: range) -> None:
         """All rounds; those in `steady` are alike."""
         rows = [
-            (k, *self.times[k], sum(self.down[k]), sum(self.up[k]), self.num_warm[k])
+            (
+                k,
+                *self.times[k],
+                sum(self.down[k]),
+                sum(self.up[k]),
+                self.m - self.num_warm[k],
+                k in self.busy_down,
+                k in self.busy_up,
+            )
             for k in range(len(self.times) - 1, -1, -1)
         ]
         number, moved = 0, 0.0
@@ -120,35 +134,30 @@ class _Chain:
                 number += self._skip(before, steady.stop - 1 - number, moved)
             number += 1
 
-    def _round(
-        self, number: int, rows: Sequence[tuple[int, float, float, float, float, float, int]]
-    ) -> None:
-        free, arrival, m = self.free, self.arrival, self.m
-        busy_down, busy_up = self.busy_down, self.busy_up
+    def _round(self, number: int, rows: Sequence[_Row]) -> None:
+        free, arrival = self.free, self.arrival
         returned = 0.0
-        for k, forward, backward, weight, down, up, num_warm in rows:
+        for k, forward, backward, weight, down, up, num_forwards, narrow_down, narrow_up in rows:
             now = free[k]
-            if num_warm + number < m:
+            if number < num_forwards:
                 if arrival[k] > now:
                     now = arrival[k]
                 now += forward
                 arrival[k + 1] = now + down
-                if k in busy_down:
-                    arrival[k + 1] = _sent(now, self.down[k], busy_down, k)
+                if narrow_down:
+                    arrival[k + 1] = _sent(now, self.down[k], self.busy_down, k)
             if returned > now:
                 now = returned
             now += backward
-            returned = _sent(now, self.up[k], busy_up, k) if k in busy_up else now + up
+            returned = _sent(now, self.up[k], self.busy_up, k) if narrow_up else now + up
             free[k] = now + weight if number >= k else now
 
     def _state(self) -> list[float]:
         """All numbers that matter to the next round; nothing arrives at the first stage."""
-        return [
-            *self.free,
-            *self.arrival[1:],
-            *self.busy_down.values(),
-            *self.busy_up.values(),
-        ]
+        state = self.free + self.arrival[1:]
+        if self.busy_down or self.busy_up:
+            state += [*self.busy_down.values(), *self.busy_up.values()]
+        return state
 
     def _skip(self, before: list[float], count: int, moved: float) -> int:
         """Skip `count` rounds, if the last one moved everything by the same time."""

@@ -14,13 +14,13 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.plan.chain_time import ChainTime, chain_in_flight, chain_time
 from holdfast.plan.check import gib
-from holdfast.plan.estimate import estimate_chain, pace_of
+from holdfast.plan.estimate import estimate_line, pace_of
 from holdfast.plan.footprint import Footprint
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.pipes import Pipe, Sketch, Team
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Link, Profile, message_link, unit_cost
-from holdfast.plan.rings import Held, Rings
+from holdfast.plan.rings import Held, Rings, Span
 from holdfast.plan.sharing import Affine, share_micro_batches, split_units
 
 TeamKind = tuple[int, int, float]
@@ -40,6 +40,17 @@ class PipeKind(msgspec.Struct, frozen=True, eq=False):
     bounds: tuple[int, ...]
     down: tuple[Link, ...]
     up: tuple[Link, ...]
+
+
+class Outline(msgspec.Struct, frozen=True, eq=False):
+    """What ranking needs to know of a pipeline."""
+
+    line: Affine
+    """Its time."""
+    spans: tuple[Span, ...]
+    """Its stages, for the reductions."""
+    most_held: int
+    """Parameters of the worker that holds most."""
 
 
 class CostModel:
@@ -65,7 +76,10 @@ class CostModel:
             [c.forward + c.backward_input + c.backward_weight + more
              for c, more in zip(costs, again, strict=True)]
         )  # fmt: skip
-        self.unit_work = [b - a for a, b in pairwise(self.work)]
+        unit_work = [b - a for a, b in pairwise(self.work)]
+        self.heaviest = max(unit_work)
+        self.block = max(unit_work[1:-1], default=self.work[-1])
+        """Work of the heaviest unit but the first and the last."""
         self.gradient = _prefix([cost.backward_input + cost.backward_weight for cost in costs])
         buckets = HolderMap(plan).buckets
         self.bucket_bytes = [
@@ -76,6 +90,9 @@ class CostModel:
         self.largest_bucket = max(self.bucket_bytes)
         tied = _tied(self.footprint)
         self.rings = Rings(self.bucket_bytes, self.gradient, tied, profile.reduce)
+        size = [unit.boundary_bytes for unit in plan.units]
+        self.hops = [_delay(profile.between_nodes, profile.between_nodes, each) for each in size]
+        """Of a message behind every unit, between nodes."""
         self._kinds: dict[Pipe, PipeKind] = {}
         self._equal: dict[tuple[object, ...], PipeKind] = {}
         self._steps: dict[tuple[object, ...], float] = {}
@@ -83,7 +100,6 @@ class CostModel:
         self._chains: dict[tuple[PipeKind, int, str], ChainTime] = {}
         self._paces: dict[tuple[PipeKind, str, int], Affine] = {}
         self._rough: dict[tuple[tuple[TeamKind, ...], float], Affine] = {}
-        self._lines: dict[tuple[Shape, str, int], Affine] = {}
         self._refusals: dict[tuple[PipeKind, int, str], str] = {}
         self._splits: dict[tuple[object, ...], tuple[int, ...] | None] = {}
         self.was_tight = False
@@ -104,36 +120,56 @@ class CostModel:
         m = min(num_micro_batches, 2 * depth)
         key = (tuple(teams), kind, m)
         if key not in self._splits:
-            kept = [chain_in_flight(kind, depth, k, m) for k in range(depth)]
-
-            def fits(k: int, first: int, stop: int) -> bool:
-                return self.footprint.fits(first, stop, teams[k][0], teams[k][1], kept[k])
-
-            paces = [self.pace(team) for team in teams]
-            self._splits[key] = split_units(self.work, paces, fits)
+            self._splits[key] = self._split(teams, kind, m)
             self.was_tight |= bool(self.footprint.limit) and self._splits[key] is None
         return self._splits[key]
+
+    def _split(self, teams: Sequence[TeamKind], kind: str, m: int) -> tuple[int, ...] | None:
+        """Room is short in few pipelines, so it is looked at in the end first."""
+        paces = [self.pace(team) for team in teams]
+        bounds = split_units(self.work, paces)
+        if bounds is None or self._too_full(teams, bounds, kind, m) is None:
+            return bounds
+        kept = [chain_in_flight(kind, len(teams), k, m) for k in range(len(teams))]
+
+        def room(k: int, first: int) -> int:
+            return self.footprint.room(first, teams[k][0], teams[k][1], kept[k])
+
+        return split_units(self.work, paces, room)
+
+    def _too_full(
+        self, teams: Sequence[TeamKind], bounds: Sequence[int], kind: str, m: int
+    ) -> int | None:
+        """The first stage whose workers cannot hold it."""
+        depth, fits = len(teams), self.footprint.fits
+        for k, (tensor, shard, _) in enumerate(teams):
+            kept = chain_in_flight(kind, depth, k, m)
+            if not fits(bounds[k], bounds[k + 1], tensor, shard, kept):
+                return k
+        return None
 
     def rough(self, teams: tuple[TeamKind, ...], fill: float) -> Affine:
         """Time as fixed + slope * m, as if equal units could go to any team; `fill` is the share
         of a stage's time that every further stage adds to a step.
         """
         key = (teams, fill)
-        if key not in self._rough:
-            block = max(self.unit_work[1:-1], default=self.work[-1])
+        found = self._rough.get(key)
+        if found is None:
+            block = self.block
             num_blocks = floor(self.work[-1] / block + 1e-9)
             paces = [(0.0, block * self.pace(team)) for team in teams]
             counts = share_micro_batches(paces, num_blocks)
             loads = [count * pace for count, (_, pace) in zip(counts, paces, strict=True)]
-            slope = max(*loads, max(self.unit_work) / block * min(paces)[1])
+            slope = max(*loads, self.heaviest / block * min(paces)[1])
             room = sum((slope - load) / pace for load, (_, pace) in zip(loads, paces, strict=True))
             rest = self.work[-1] / block - num_blocks  # less than a block: most of the head
             slope += max(0.0, rest - room) * min(paces)[1]
-            self._rough[key] = (fill * max(0.0, sum(loads) - slope), slope)
-        return self._rough[key]
+            found = self._rough[key] = (fill * max(0.0, sum(loads) - slope), slope)
+        return found
 
     def kind_of(self, pipe: Pipe) -> PipeKind:
-        if pipe not in self._kinds:
+        kind = self._kinds.get(pipe)
+        if kind is None:
             links = [self._link(a, b) for a, b in pairwise(pipe.teams)]
             parts = (
                 tuple((team.tensor, team.shard, team.slow) for team in pipe.teams),
@@ -141,8 +177,8 @@ class CostModel:
                 tuple(down for down, _ in links),
                 tuple(up for _, up in links),
             )
-            self._kinds[pipe] = self._equal.setdefault(parts, PipeKind(*parts))
-        return self._kinds[pipe]
+            kind = self._kinds[pipe] = self._equal.setdefault(parts, PipeKind(*parts))
+        return kind
 
     def _link(self, above: Team, below: Team) -> tuple[Link, Link]:
         key = (above, below)
@@ -155,15 +191,21 @@ class CostModel:
         return self._links[key]
 
     def stage_times(self, kind: PipeKind, split_backward: bool) -> list[tuple[float, float, float]]:
+        return self._times(kind.teams, kind.bounds, split_backward)
+
+    def _times(
+        self, teams: Sequence[TeamKind], bounds: Sequence[int], split_backward: bool
+    ) -> list[tuple[float, float, float]]:
+        forward, of_input, of_weights = self.forward, self.backward_input, self.backward_weight
         more = self.profile.action
+        for_weights = more if split_backward else 0.0
         times: list[tuple[float, float, float]] = []
-        for team, (first, stop) in zip(kind.teams, pairwise(kind.bounds), strict=True):
+        for team, (first, stop) in zip(teams, pairwise(bounds), strict=True):
             pace = self.pace(team)
             times.append((
-                (self.forward[stop] - self.forward[first]) * pace + more,
-                (self.backward_input[stop] - self.backward_input[first]) * pace + more,
-                (self.backward_weight[stop] - self.backward_weight[first]) * pace
-                + (more if split_backward else 0.0),
+                (forward[stop] - forward[first]) * pace + more,
+                (of_input[stop] - of_input[first]) * pace + more,
+                (of_weights[stop] - of_weights[first]) * pace + for_weights,
             ))  # fmt: skip
         return times
 
@@ -194,25 +236,22 @@ class CostModel:
             self._paces[key] = (self.chain(kind, near, schedule).end - slope * near, slope)
         return self._paces[key]
 
-    def line(self, shape: Shape, schedule: str, near: int) -> Affine:
-        """The same by formula, with every message between nodes: for what is ranked only."""
-        key = (shape, schedule, near)
-        if key not in self._lines:
-            links = (self.profile.between_nodes,) * (len(shape[0]) - 1)
-            kind = PipeKind(*shape, links, links)
-            times, delays = self.stage_times(kind, schedule == "zero-bubble"), self._delays(kind)
-            slope = pace_of(schedule, times, delays)
-            time = estimate_chain(schedule, times, near, delays)
-            self._lines[key] = (time - slope * near, slope)
-        return self._lines[key]
+    def outline(self, shape: Shape, schedule: str, near: int) -> Outline:
+        """By formula, with every message between nodes."""
+        times = self._times(*shape, schedule == "zero-bubble")
+        delays = [self.hops[stop - 1] for stop in shape[1][1:-1]]
+        time, slope = estimate_line(schedule, times, near, delays)
+        work = self.backward_weight if schedule == "zero-bubble" else self.gradient
+        spans = tuple([
+            (first, stop, team[0] * team[1], (work[stop] - work[first]) * self.pace(team))
+            for team, (first, stop) in zip(shape[0], pairwise(shape[1]), strict=True)
+        ])  # fmt: skip
+        return Outline((time - slope * near, slope), spans, self._most_held(shape))
 
     def _delays(self, kind: PipeKind) -> list[float]:
         """Of a message between neighbours, the mean of both directions."""
         sizes = [self.plan.units[stop - 1].boundary_bytes for stop in kind.bounds[1:-1]]
-        return [
-            (a.latency + a.occupancy(size) + b.latency + b.occupancy(size)) / 2
-            for a, b, size in zip(kind.down, kind.up, sizes, strict=True)
-        ]
+        return [_delay(*links) for links in zip(kind.down, kind.up, sizes, strict=True)]
 
     # Whole sketches.
 
@@ -230,13 +269,10 @@ class CostModel:
     def _refusal(self, pipe: Pipe, count: int, schedule: str) -> str:
         if schedule == "zero-bubble" and count < pipe.depth:
             return f": {count} micro-batches do not fill {pipe.depth} stages"
-        for k, (team, (first, stop)) in enumerate(
-            zip(pipe.teams, pairwise(pipe.bounds), strict=True)
-        ):
-            kept = chain_in_flight(schedule, pipe.depth, k, count)
-            if not self.footprint.fits(first, stop, team.tensor, team.shard, kept):
-                return self._too_much(pipe, k, kept)
-        return ""
+        k = self._too_full(self.kind_of(pipe).teams, pipe.bounds, schedule, count)
+        if k is None:
+            return ""
+        return self._too_much(pipe, k, chain_in_flight(schedule, pipe.depth, k, count))
 
     def _too_much(self, pipe: Pipe, k: int, kept: int) -> str:
         team, first, stop = pipe.teams[k], pipe.bounds[k], pipe.bounds[k + 1]
@@ -276,12 +312,15 @@ class CostModel:
         """Of the worker that holds most."""
         if not self.profile.update:
             return 0.0
-        most = max(
-            self.footprint.most_held(first, stop, team[0], team[1])
-            for teams, bounds in shapes
-            for team, (first, stop) in zip(teams, pairwise(bounds), strict=True)
-        )
-        return self.profile.update * most
+        return self.profile.update * max([self._most_held(shape) for shape in shapes])
+
+    def _most_held(self, shape: Shape) -> int:
+        """Parameters of the worker that holds most."""
+        most_held = self.footprint.most_held
+        return max([
+            most_held(first, stop, team[0], team[1])
+            for team, (first, stop) in zip(shape[0], pairwise(shape[1]), strict=True)
+        ])  # fmt: skip
 
     def held_by(self, kind: PipeKind, count: int, chain: ChainTime) -> list[Held]:
         """The stages of `count` equal pipelines, for the reductions."""
@@ -292,17 +331,17 @@ class CostModel:
             )
         ]
 
-    def tail(self, shapes: Sequence[Shape], num_pipes: int, schedule: str) -> float:
-        """Reductions and update after the last backward, roughly; `shapes` are the different
+    def tail(self, outlines: Sequence[Outline], num_pipes: int) -> float:
+        """Reductions and update after the last backward, roughly; `outlines` are of the different
         pipelines.
         """
-        work = self.backward_weight if schedule == "zero-bubble" else self.gradient
-        spans = [
-            (first, stop, team[0] * team[1], (work[stop] - work[first]) * self.pace(team))
-            for teams, bounds in shapes
-            for team, (first, stop) in zip(teams, pairwise(bounds), strict=True)
-        ]
-        return self.rings.rough(spans, num_pipes) + self.update_time(shapes)
+        spans = [span for outline in outlines for span in outline.spans]
+        most = max([outline.most_held for outline in outlines])
+        return self.rings.rough(spans, num_pipes) + self.profile.update * most
+
+
+def _delay(down: Link, up: Link, size: int) -> float:
+    return (down.latency + down.occupancy(size) + up.latency + up.occupancy(size)) / 2
 
 
 def _prefix(values: Sequence[float]) -> list[float]:

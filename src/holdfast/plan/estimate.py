@@ -15,20 +15,28 @@ Times = tuple[float, float, float]
 """Of a stage: forward, backward for the input, backward for the weights."""
 
 
-def estimate_chain(
+def estimate_line(
     kind: str, times: Sequence[Times], num_micro_batches: int, delay: Sequence[float] = ()
-) -> float:
-    """`delay` between neighbouring stages: the time of a message, the mean of both directions."""
+) -> tuple[float, float]:
+    """The time of the pipeline, and of every micro-batch more.
+
+    `delay` between neighbouring stages: the time of a message, the mean of both directions.
+    """
     if kind == "zero-bubble":
-        return _zero_bubble(times, num_micro_batches, delay or [0.0] * (len(times) - 1))
+        hops = delay or [0.0] * (len(times) - 1)
+        loop = _round_trip(times, hops)
+        time = _zero_bubble(times, num_micro_batches, hops, loop)
+        return time, loop or max(map(sum, times))
     form = gpipe if kind == "gpipe" else one_f_one_b
     backward = [of_input + of_weights for _, of_input, of_weights in times]
-    return form([forward for forward, _, _ in times], backward, num_micro_batches, delay)
+    time = form([forward for forward, _, _ in times], backward, num_micro_batches, delay)
+    return time, pace_of(kind, times, delay)
 
 
-def _zero_bubble(times: Sequence[Times], m: int, delay: Sequence[float]) -> float:
+def _zero_bubble(times: Sequence[Times], m: int, delay: Sequence[float], pace: float) -> float:
     """A stage puts off the weights' part of as many micro-batches as there are stages above it;
     they fill its wait at the end. So a path may leave a stage after its last input gradient.
+    `pace` is that of the longest round trip between two stages, if it is slower than all stages.
     """
     below = _below(times, delay)
     head = leave = longest = 0.0
@@ -36,13 +44,18 @@ def _zero_bubble(times: Sequence[Times], m: int, delay: Sequence[float]) -> floa
         others = min(len(times) - k - 1, m - 1)
         first = below[k] - others * forward
         last = below[k] - others * (backward + weight)
-        busy = m * (forward + backward + weight) + max(0.0, first) + max(0.0, last)
+        busy = m * (forward + backward + weight)
+        if first > 0.0:
+            busy += first
+        if last > 0.0:
+            busy += last
         put_off = min(k + 1, m) * weight
-        longest = max(longest, head + busy + max(0.0, leave - put_off))
+        end = head + busy + (leave - put_off if leave > put_off else 0.0)
+        if end > longest:
+            longest = end
         if k < len(delay):
             head += forward + delay[k]
-            leave = delay[k] + backward + max(leave, put_off)
-    pace = _round_trip(times, delay)
+            leave = delay[k] + backward + (leave if leave > put_off else put_off)
     return max(longest, below[0] + sum(times[0][:2]) + (m - 1) * pace) if pace else longest
 
 

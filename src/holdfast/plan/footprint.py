@@ -4,6 +4,7 @@ The numbers are those of `memory.py`, which needs a timeline; here sums over uni
 once per (tensor, shard) degree, so that a range costs two look-ups.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
@@ -28,11 +29,16 @@ class Footprint:
         )
         """A stage may hold any unit, so the smallest limit counts."""
         self.tied = _tied(plan.units)
+        self.alike = _alike(plan.units)
+        self.bounded = bool(self.limit) and not plan.schedule.recompute
+        """Is `upper` a bound?"""
         self.sums: dict[tuple[int, int], _Sums] = {}
         self.different: dict[tuple[int, int], _Sums] = {}
         """Without equal rows."""
         self.upper: dict[int, list[int]] = {}
         self.known: dict[tuple[int, int, int, int, int], bool] = {}
+        self.wholes: dict[tuple[int, int], int] = {}
+        self.rooms: dict[tuple[int, int, int, int], int] = {}
 
     def held(self, first: int, stop: int, tensor: int, shard: int = 1) -> list[int]:
         """Elements every rank holds of these units; a tied tensor counts once."""
@@ -45,14 +51,21 @@ class Footprint:
                 held = [have - (inside - 1) * size for have, size in zip(held, sizes, strict=True)]
         return held
 
+    def whole(self, first: int, stop: int) -> int:
+        """Elements of these units; a tied tensor counts once."""
+        found = self.wholes.get((first, stop))
+        if found is None:
+            found = self.wholes[first, stop] = self.held(first, stop, 1)[0]
+        return found
+
     def most_held(self, first: int, stop: int, tensor: int, shard: int = 1) -> int:
         """By the fullest rank. Ranks that hold the same of every unit are looked at once."""
-        key = (tensor, shard)
-        if key not in self.different:
-            self.different[key] = list({tuple(row): row for row in self._sums(*key)}.values())
         if self.tied and self._is_twice(first, stop):
             return max(self.held(first, stop, tensor, shard))
-        return max([row[stop] - row[first] for row in self.different[key]])
+        rows = self.different.get((tensor, shard)) or self._different(tensor, shard)
+        if len(rows) == 1:
+            return rows[0][stop] - rows[0][first]
+        return max([row[stop] - row[first] for row in rows])
 
     def _is_twice(self, first: int, stop: int) -> bool:
         """Is a tied tensor in several of these units?"""
@@ -61,17 +74,24 @@ class Footprint:
     def _sums(self, tensor: int, shard: int) -> _Sums:
         key = (tensor, shard)
         if key not in self.sums:
-            known: dict[object, list[int]] = {}
-            rows: list[list[int]] = [[0] for _ in range(tensor * shard)]
-            for unit in self.plan.units:
-                shapes = tuple((spec.shape, spec.split) for spec in unit.tensors)
-                if shapes not in known:
-                    parts = [_elements(spec, tensor, shard) for spec in unit.tensors]
-                    known[shapes] = [sum(p[r] for p in parts) for r in range(tensor * shard)]
-                for row, size in zip(rows, known[shapes], strict=True):
-                    row.append(row[-1] + size)
-            self.sums[key] = rows
+            sizes: dict[int, list[int]] = {}
+            for number in dict.fromkeys(self.alike):
+                specs = self.plan.units[number].tensors
+                parts = [_elements(spec, tensor, shard) for spec in specs]
+                sizes[number] = [sum(p[r] for p in parts) for r in range(tensor * shard)]
+            rows: dict[tuple[int, ...], list[int]] = {}
+            ranks = list(zip(*sizes.values(), strict=True))
+            for rank, column in enumerate(ranks):
+                if column not in rows:
+                    row = [sizes[number][rank] for number in self.alike]
+                    rows[column] = list(accumulate(row, initial=0))
+            self.sums[key] = [rows[column] for column in ranks]
+            self.different[key] = list(rows.values())
         return self.sums[key]
+
+    def _different(self, tensor: int, shard: int) -> _Sums:
+        self._sums(tensor, shard)
+        return self.different[tensor, shard]
 
     def device_bytes(self, first: int, stop: int, tensor: int, shard: int, in_flight: int) -> int:
         """What the fullest worker of a stage needs at the worst moment of a step."""
@@ -106,7 +126,7 @@ class Footprint:
             return False
         if not self.limit:
             return True
-        if shard == 1 and not self.plan.schedule.recompute:
+        if shard == 1 and self.bounded:
             row = self.upper.get(tensor) or self._upper(tensor)
             act = self.activations
             if row[stop] - row[first] + in_flight * (act[stop] - act[first]) / tensor < self.limit:
@@ -116,13 +136,23 @@ class Footprint:
             self.known[key] = self.device_bytes(*key) <= self.limit
         return self.known[key]
 
+    def room(self, first: int, tensor: int, shard: int, in_flight: int) -> int:
+        """Where the units end that the workers of a stage can hold from the first one on."""
+        key = (first, tensor, shard, in_flight)
+        found = self.rooms.get(key)
+        if found is None:
+            stops = range(first + 1, len(self.plan.units) + 1)
+            fit = bisect_left(stops, True, key=lambda stop: not self.fits(first, stop, *key[1:]))
+            found = self.rooms[key] = first + fit
+        return found
+
     def _upper(self, tensor: int) -> list[int]:
         """Bytes of the first n units if every unit were held by its fullest rank, rounding of
         activations included.
         """
         state = self.plan.state_bytes
         per_element = state.parameter + state.gradient + state.optimizer
-        rows = [[b - a for a, b in pairwise(row)] for row in self._sums(tensor, 1)]
+        rows = [[b - a for a, b in pairwise(row)] for row in self._different(tensor, 1)]
         most = [max(sizes) * per_element + MARGIN for sizes in zip(*rows, strict=True)]
         self.upper[tensor] = list(accumulate(most, initial=0))
         return self.upper[tensor]
@@ -134,6 +164,13 @@ def _elements(spec: TensorSpec, tensor: int, shard: int) -> list[int]:
         box_size(spec.box(rank % tensor, tensor, rank // tensor, shard))
         for rank in range(tensor * shard)
     ]
+
+
+def _alike(units: tuple[Unit, ...]) -> list[int]:
+    """For every unit, the first one with tensors of the same shapes."""
+    known: dict[object, int] = {}
+    shapes = [tuple([(spec.shape, spec.split) for spec in unit.tensors]) for unit in units]
+    return [known.setdefault(key, number) for number, key in enumerate(shapes)]
 
 
 def _tied(units: tuple[Unit, ...]) -> list[tuple[TensorSpec, tuple[int, ...]]]:

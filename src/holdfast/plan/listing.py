@@ -17,6 +17,9 @@ from heapq import heappop, heappush
 from holdfast.plan.lanes import Layout, Op, Order, Part
 from holdfast.plan.profile import Costs, message_link
 
+HELD = {"F": 1, "I": 0, "B": -1, "W": -1}
+"""How a computation changes the number of micro-batches in flight."""
+
 _Key = tuple[int, int, Op]
 """Age of the micro-batch, distance from the end of its route, the computation."""
 
@@ -33,12 +36,7 @@ def in_flight_limits(layout: Layout, part: Part) -> dict[int, int]:
     """Per lane, how many (stage, micro-batch) pairs it may hold between forward and backward."""
     behind: dict[int, int] = {}
     longest: dict[int, int] = {}
-    previous: tuple[int, ...] | None = None
-    for micro_batch in part.micro_batches:
-        route = layout.routes[micro_batch]
-        if route is previous:
-            continue
-        previous = route
+    for route in dict.fromkeys([layout.routes[number] for number in part.micro_batches]):
         for at, stage in enumerate(route):
             behind[stage] = max(behind.get(stage, 0), len(route) - at)
             longest[stage] = max(longest.get(stage, 0), len(route))
@@ -68,11 +66,17 @@ class _Scheduler:
         self.forwards: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
         self.backwards: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
         self.weights: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
+        self.queues = {
+            "F": self.forwards,
+            "B": self.backwards,
+            "I": self.backwards,
+            "W": self.weights,
+        }
         self.events: list[tuple[float, int, Op | None, int]] = []
         self.num_events = 0
         self.age = self._ages(part)
         for micro_batch in part.micro_batches:
-            self._announce(0.0, ("F", layout.routes[micro_batch][0], micro_batch))
+            self._post(0.0, ("F", layout.routes[micro_batch][0], micro_batch))
 
     def _homes(self, lane: int) -> list[int]:
         """Lanes whose queues may hold something for this one to do: its own, and those it joins."""
@@ -92,54 +96,52 @@ class _Scheduler:
         return ages
 
     def play(self) -> None:
-        while True:
-            lanes: dict[int, None] = {}
-            if self.events:
-                now = self.events[0][0]
-                while self.events and self.events[0][0] == now:
-                    _, _, op, lane = heappop(self.events)
-                    woken = self.homes[lane] if op is None else [self._make_ready(op)]
-                    lanes.update(dict.fromkeys(woken))
-                self._start_all(now, list(lanes))
-            elif not self._raise_limit():
-                return
-
-    def _start_all(self, now: float, lanes: list[int]) -> None:
-        for lane in sorted(lanes):
-            if self.busy_until[lane] <= now:
-                op = self._choose(lane, now)
-                if op is not None:
-                    self._start(op, now)
+        events = self.events
+        while events or self._raise_limit():
+            now = events[0][0]
+            lanes: set[int] = set()
+            while events and events[0][0] == now:
+                _, _, op, lane = heappop(events)
+                if op is None:
+                    lanes.update(self.homes[lane])
+                else:
+                    lanes.add(self._make_ready(op))
+            for lane in sorted(lanes):
+                if self.busy_until[lane] <= now:
+                    chosen = self._choose(lane, now)
+                    if chosen is not None:
+                        self._start(chosen, now)
 
     def _make_ready(self, op: Op) -> int:
         kind, stage, micro_batch = op
         lane = self.layout.stage_lanes[stage][0]
         route = self.layout.routes[micro_batch]
         key = (self.age[micro_batch], len(route) - route.index(stage), op)
-        queue = {"F": self.forwards, "W": self.weights}.get(kind, self.backwards)[lane]
-        heappush(queue, key)
+        heappush(self.queues[kind][lane], key)
         return lane
 
     def _choose(self, lane: int, now: float) -> Op | None:
         order = self.orders[lane]
         forward_first = self.kind == "gpipe" or (bool(order) and order[-1][0] != "F")
         queues = [self.backwards[lane], self.forwards[lane]]
-        for queue in [*(reversed(queues) if forward_first else queues), self.weights[lane]]:
-            op = self._take(queue, lane, now)
-            if op is not None:
-                return op
-        return None
+        if forward_first:
+            queues.reverse()
+        return (
+            self._take(queues[0], now)
+            or self._take(queues[1], now)
+            or self._take(self.weights[lane], now)
+        )
 
-    def _take(self, queue: list[_Key], lane: int, now: float) -> Op | None:
+    def _take(self, queue: list[_Key], now: float) -> Op | None:
         if not queue:
             return None
         op = queue[0][2]
-        lanes = self.layout.stage_lanes[op[1]]
-        if any(self.busy_until[other] > now for other in lanes):
-            return None
         limited = op[0] == "F" and self.kind != "gpipe"
-        if limited and any(self.in_flight[other] >= self.limits[other] for other in lanes):
-            return None
+        for lane in self.layout.stage_lanes[op[1]]:
+            if self.busy_until[lane] > now:
+                return None
+            if limited and self.in_flight[lane] >= self.limits[lane]:
+                return None
         heappop(queue)
         return op
 
@@ -149,7 +151,7 @@ class _Scheduler:
         for lane in self.layout.stage_lanes[stage]:
             self.orders[lane].append(op)
             self.busy_until[lane] = end
-            self.in_flight[lane] += {"F": 1, "I": 0}.get(kind, -1)
+            self.in_flight[lane] += HELD[kind]
             self._post(end, None, lane)
         route = self.layout.routes[micro_batch]
         at = route.index(stage)
@@ -159,12 +161,12 @@ class _Scheduler:
             following: Op = (
                 (backward, stage, micro_batch) if last else ("F", route[at + 1], micro_batch)
             )
-            self._announce(end + self._delay(stage, following), following)
+            self._post(end + self._delay(stage, following), following)
         elif kind in ("B", "I") and at > 0:
             following = (backward, route[at - 1], micro_batch)
-            self._announce(end + self._delay(stage, following), following)
+            self._post(end + self._delay(stage, following), following)
         if kind == "I":
-            self._announce(end, ("W", stage, micro_batch))
+            self._post(end, ("W", stage, micro_batch))
 
     def _delay(self, source: int, op: Op) -> float:
         """How long a message takes to where it is needed, on a free channel."""
@@ -178,10 +180,8 @@ class _Scheduler:
             self.delays[source, target] = known
         return known
 
-    def _announce(self, time: float, op: Op) -> None:
-        self._post(time, op, -1)
-
-    def _post(self, time: float, op: Op | None, lane: int) -> None:
+    def _post(self, time: float, op: Op | None, lane: int = -1) -> None:
+        """At this time, a computation is ready or (None) a lane is free."""
         self.num_events += 1
         heappush(self.events, (time, self.num_events, op, lane))
 

@@ -16,7 +16,7 @@ from holdfast.plan.health import Health
 from holdfast.plan.plan import Plan, Schedule, Stage, is_chain, whole_route
 
 
-class Team(msgspec.Struct, frozen=True):
+class Team(msgspec.Struct, frozen=True, cache_hash=True):
     """Workers that run one stage together, laid out as the stage will be."""
 
     workers: tuple[str, ...]
@@ -31,7 +31,7 @@ class Team(msgspec.Struct, frozen=True):
         return tuple((name, degree) for name, degree in pairs if degree > 1)
 
 
-class Pipe(msgspec.Struct, frozen=True):
+class Pipe(msgspec.Struct, frozen=True, cache_hash=True):
     """One pipeline; `bounds` has one more entry than there are teams: where units are cut."""
 
     replica: int

@@ -28,7 +28,8 @@ MAX_PASSES = 6000
 def polished(view: View, sketch: Sketch) -> Sketch | None:
     """A better sketch of the same teams, or None."""
     before = view.cost.step_time(sketch)
-    best = min((tuned(view, sketch), tuned(view, aligned(view, sketch))), key=view.cost.step_time)
+    starts = dict.fromkeys((sketch, aligned(view, sketch)))
+    best = min([tuned(view, start) for start in starts], key=view.cost.step_time)
     time = before if best == sketch else view.cost.step_time(best)
     if time > before or view.cost.refusal(best):
         best, time = sketch, before

@@ -4,7 +4,6 @@ A profile overrides the costs a plan's units carry. Times are in any one unit; `
 where they come from, so that a decision made on assumed figures can be recognised as such.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -206,8 +205,10 @@ def message_link(profile: Profile, source: Stage, target: Stage) -> Link:
     ends are the same worker.
     """
     pairs = [(a, b) for a, b in transfers(source, target) if a != b]
-    num_sends = Counter(sender for sender, _ in pairs)
     links = [(sender, link_between(profile, sender, receiver)) for sender, receiver in pairs]
+    num_sends: dict[str, int] = {}
+    for sender, _ in pairs:
+        num_sends[sender] = num_sends.get(sender, 0) + 1
     rates = [link.bandwidth / num_sends[sender] for sender, link in links if link.bandwidth]
-    latency = max((link.latency for _, link in links), default=0.0)
+    latency = max([link.latency for _, link in links], default=0.0)
     return Link(latency, min(rates, default=0.0))

@@ -8,6 +8,7 @@ stages are looked at together, so the cost depends on the number of different pi
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from operator import itemgetter
 
 import msgspec
 
@@ -50,6 +51,7 @@ class Rings:
         self.tied = tied
         """For the first unit of a tied tensor: all units that hold it; reduced with all of them."""
         self.link = link
+        self._rough: dict[tuple[int, tuple[int, ...]], tuple[list[float], list[float]]] = {}
 
     def end(self, held: Sequence[Held]) -> float:
         """When the last unit is reduced over all its holders."""
@@ -57,9 +59,11 @@ class Rings:
             return 0.0
         free = [0.0] * len(held)
         for time, _, numbers, duration in sorted(self._ready(held)):
-            end = max([time, *[free[n] for n in numbers]]) + duration
             for n in numbers:
-                free[n] = end
+                if free[n] > time:
+                    time = free[n]
+            for n in numbers:
+                free[n] = time + duration
         return max(free, default=0.0)
 
     def _ready(self, held: Sequence[Held]) -> list[tuple[float, int, tuple[int, ...], float]]:
@@ -68,23 +72,30 @@ class Rings:
         ready: list[tuple[float, int, tuple[int, ...], float]] = []
         for first, stop, numbers in self._runs(held):
             count = sum([held[n].count for n in numbers])
+            if count < 2:
+                continue
             seats = min([held[n].seats for n in numbers])
+            work = self.gradient[first:stop]
+            # Who holds it as a later unit has it ready in the end, not after that.
+            times = [
+                [a - b * at if a - b * at < end else end for at in work]
+                for a, b, end in [lines[n] for n in numbers]
+            ]
             known: dict[int, float] = {}
-            for unit in range(first, stop) if count > 1 else ():
-                size, at = self.sizes[unit], self.gradient[unit]
+            for unit, time in enumerate(map(max, zip(*times, strict=True)), first):
+                size = self.sizes[unit]
                 if size not in known:
                     known[size] = ring(size / seats, count, self.link)
-                # Who holds it as a later unit has it ready in the end, not after that.
-                ends = [min(lines[n][0] - lines[n][1] * at, held[n].end) for n in numbers]
-                time = max(ends)
                 ready.append((time, -unit, numbers, known[size]))
         return ready
 
-    def _line(self, held: Held) -> tuple[float, float]:
-        """(a, b): the gradients of a unit are ready at a - b * (work of the units before it)."""
+    def _line(self, held: Held) -> tuple[float, float, float]:
+        """(a, b, end): the gradients of a unit are ready at a - b * (work of the units before it),
+        and in the end.
+        """
         total = self.gradient[held.stop] - self.gradient[held.first]
         slope = (held.end - held.start) / total if total else 0.0
-        return held.end + slope * self.gradient[held.first], slope
+        return held.end + slope * self.gradient[held.first], slope, held.end
 
     def _runs(self, held: Sequence[Held]) -> list[tuple[int, int, tuple[int, ...]]]:
         """(first, stop, numbers of the stages that hold them) of units held by the same stages."""
@@ -113,14 +124,25 @@ class Rings:
         if count < 2:
             return 0.0
         fewest = [WIDE] * len(self.sizes)
-        for first, stop, seats, _ in spans:
-            for unit in range(first, stop):
-                if seats < fewest[unit]:
-                    fewest[unit] = seats
-        per_byte = ring(1.0, count, Link(0.0, self.link.bandwidth))
-        per_unit = ring(0.0, count, self.link)
-        times = [per_byte * size / n + per_unit for size, n in zip(self.sizes, fewest, strict=True)]
-        sums = list(accumulate(times, initial=0.0))
-        return max([
-            max(sums[stop] - sums[first] - last, times[first]) for first, stop, _, last in spans
-        ])  # fmt: skip
+        for first, stop, seats, _ in sorted(spans, key=itemgetter(2), reverse=True):
+            fewest[first:stop] = [seats] * (stop - first)
+        times, sums = self._times(count, tuple(fewest))
+        longest = 0.0
+        for first, stop, _, last in spans:
+            left = sums[stop] - sums[first] - last
+            if times[first] > left:
+                left = times[first]
+            if left > longest:
+                longest = left
+        return longest
+
+    def _times(self, count: int, fewest: tuple[int, ...]) -> tuple[list[float], list[float]]:
+        """Of every unit, over `count` pipelines and in `fewest` slices; and of the first n."""
+        key = (count, fewest)
+        if key not in self._rough:
+            per_byte = ring(1.0, count, Link(0.0, self.link.bandwidth))
+            per_unit = ring(0.0, count, self.link)
+            pairs = zip(self.sizes, fewest, strict=True)
+            times = [per_byte * size / n + per_unit for size, n in pairs]
+            self._rough[key] = times, list(accumulate(times, initial=0.0))
+        return self._rough[key]

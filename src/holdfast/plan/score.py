@@ -9,6 +9,7 @@ useful micro-batches per time: the exponential is the probability that nothing h
 plan has started. A plan with a longer start wins if it is enough faster for long enough.
 """
 
+from functools import cache
 from itertools import pairwise
 from math import exp
 
@@ -121,7 +122,7 @@ def missing_at(
     view: View, worker: str, first: int, stop: int, tensor: int, shard: int, position: int
 ) -> int:
     """Bytes a worker lacks for one seat of a stage."""
-    elements = view.cost.footprint.held
+    whole = view.cost.footprint.whole
     low, high = _share(tensor, shard, position)
     have = 0.0
     for stage, place in view.plan.seats.get(worker, ()):
@@ -129,11 +130,12 @@ def missing_at(
         if a < b:
             old = _share(stage.tensor, stage.shard, place)
             common = max(0.0, min(high, old[1]) - max(low, old[0]))
-            have += common * elements(a, b, 1)[0]
-    need = elements(first, stop, 1)[0] / (tensor * shard)
+            have += common * whole(a, b)
+    need = whole(first, stop) / (tensor * shard)
     return max(0, round((need - have) * view.plan.state_bytes.kept))
 
 
+@cache
 def _share(tensor: int, shard: int, position: int) -> tuple[float, float]:
     """The part of a unit's elements a seat holds, as a range of 0 .. 1: tensor share first, then
     its shard.

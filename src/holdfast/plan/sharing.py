@@ -22,8 +22,8 @@ MAX_TABLE = 64
 Affine = tuple[float, float]
 """(fixed, slope): the time of m micro-batches is fixed + slope * m."""
 
-Fits = Callable[[int, int, int], bool]
-"""(stage, first, stop): may this stage hold these units? If so, then fewer of them too."""
+Room = Callable[[int, int], int]
+"""(stage, first): where the units that this stage can hold from there end; `first` for none."""
 
 
 def share_micro_batches(times: Sequence[Affine], total: int) -> list[int]:
@@ -45,7 +45,11 @@ def water_level(times: Sequence[Affine], total: int) -> float:
     """The common end if micro-batches could be divided; pipelines with a later start get none."""
     used = sorted(times)
     while True:
-        level = (total + sum(f / s for f, s in used)) / sum(1 / s for _, s in used)
+        starts = rates = 0.0
+        for fixed, slope in used:
+            starts += fixed / slope
+            rates += 1 / slope
+        level = (total + starts) / rates
         if used[-1][0] <= level or len(used) == 1:
             return level
         used.pop()
@@ -59,42 +63,32 @@ def _trimmed(counts: list[int], total: int) -> list[int]:
 
 
 def split_units(
-    prefix: Sequence[float], paces: Sequence[float], fits: Fits
+    prefix: Sequence[float], paces: Sequence[float], room: Room | None = None
 ) -> tuple[int, ...] | None:
     """Bounds that make the slowest stage fastest; None where nothing fits.
 
-    `prefix[i]` is the work of the first i units, `paces[k]` the time stage k needs per work. Room
-    is short in few pipelines, so it is looked at in the end first.
+    `prefix[i]` is the work of the first i units, `paces[k]` the time stage k needs per work.
     """
-    bounds = _split(prefix, paces, _roomy)
-    if bounds is None or all(
-        fits(k, first, stop) for k, (first, stop) in enumerate(pairwise(bounds))
-    ):
-        return bounds
-    return _split(prefix, paces, fits)
-
-
-def _roomy(_: int, __: int, ___: int) -> bool:
-    return True
-
-
-def _split(prefix: Sequence[float], paces: Sequence[float], fits: Fits) -> tuple[int, ...] | None:
     num_units = len(prefix) - 1
     if len(paces) > num_units:
         return None
-    bound = prefix[-1] / sum(1 / pace for pace in paces)
+    bound = prefix[-1] / sum([1 / pace for pace in paces])
     is_small = num_units * len(paces) <= MAX_TABLE
     while True:
-        bounds, following = _fill(prefix, paces, fits, bound, is_small)
+        bounds, following = _fill(prefix, paces, room, bound, is_small)
         if bounds is not None:
-            return _level(prefix, paces, fits, bounds, bound)
+            return _level(prefix, paces, room, bounds, bound)
         if following is None:
-            return _by_table(prefix, paces, fits) if is_small else None
+            return _by_table(prefix, paces, room) if is_small else None
         bound = following
 
 
 def _fill(
-    prefix: Sequence[float], paces: Sequence[float], fits: Fits, bound: float, is_small: bool
+    prefix: Sequence[float],
+    paces: Sequence[float],
+    room: Room | None,
+    bound: float,
+    is_small: bool,
 ) -> tuple[list[int] | None, float | None]:
     """Greedy bounds under a bound on the stage time; else the next bound worth trying, None for
     none.
@@ -102,22 +96,22 @@ def _fill(
     num_units, depth = len(prefix) - 1, len(paces)
     bounds, first = [0], 0
     following: float | None = None
-    roomy = fits is _roomy
+    limit = bound * (1 + 1e-9)
     for stage, pace in enumerate(paces):
+        before = prefix[first]
         most = num_units - (depth - stage - 1)
-        stop = bisect_right(prefix, prefix[first] + bound / pace * (1 + 1e-12)) - 1
-        stop = max(min(stop, most), first + 1)
-        while not roomy and not fits(stage, first, stop):
-            if stop == first + 1:
+        if room is not None:
+            most = min(most, room(stage, first))
+            if most == first:
                 return None, None
-            stop -= 1
-        least = (prefix[stop] - prefix[first]) * pace
-        if least > bound * (1 + 1e-9):
+        stop = bisect_right(prefix, before + bound / pace * (1 + 1e-12)) - 1
+        stop = most if stop > most else stop if stop > first else first + 1
+        least = (prefix[stop] - before) * pace
+        if least > limit:
             return None, None if is_small else min(least, following or least)
         if stop < most:
-            needed = (prefix[stop + 1] - prefix[first]) * pace
-            is_less = following is None or needed < following
-            if is_less and (roomy or fits(stage, first, stop + 1)):
+            needed = (prefix[stop + 1] - before) * pace
+            if following is None or needed < following:
                 following = needed
         bounds.append(stop)
         first = stop
@@ -125,7 +119,7 @@ def _fill(
 
 
 def _by_table(
-    prefix: Sequence[float], paces: Sequence[float], fits: Fits
+    prefix: Sequence[float], paces: Sequence[float], room: Room | None
 ) -> tuple[int, ...] | None:
     """The same by dynamic programming over all cuts: for units too heavy for a greedy fill.
 
@@ -140,7 +134,7 @@ def _by_table(
         for stop in range(stage + 1, num_units - (depth - stage - 1) + 1):
             for first in range(stop - 1, stage - 1, -1):
                 own = (prefix[stop] - prefix[first]) * pace
-                if own >= row[stop] or not fits(stage, first, stop):
+                if own >= row[stop] or (room is not None and stop > room(stage, first)):
                     break
                 if best[first] < row[stop]:
                     row[stop], cut[stop] = max(own, best[first]), first
@@ -157,24 +151,20 @@ def _by_table(
 def _level(
     prefix: Sequence[float],
     paces: Sequence[float],
-    fits: Fits,
+    room: Room | None,
     bounds: list[int],
     bound: float,
 ) -> tuple[int, ...]:
     """Shift units to the back where the front is fuller than it needs to be: the greedy fill
     leaves all the room to the last stage.
     """
-
-    def time(stage: int, first: int, stop: int) -> float:
-        return (prefix[stop] - prefix[first]) * paces[stage]
-
     for k in range(len(paces) - 1, 0, -1):
         while bounds[k] - bounds[k - 1] > 1:
-            front = time(k - 1, bounds[k - 1], bounds[k])
-            back = time(k, bounds[k] - 1, bounds[k + 1])
+            front = (prefix[bounds[k]] - prefix[bounds[k - 1]]) * paces[k - 1]
+            back = (prefix[bounds[k + 1]] - prefix[bounds[k] - 1]) * paces[k]
             if back >= front or back > bound * (1 + 1e-9):
                 break
-            if not fits(k, bounds[k] - 1, bounds[k + 1]):
+            if room is not None and bounds[k + 1] > room(k, bounds[k] - 1):
                 break
             bounds[k] -= 1
     return tuple(bounds)

@@ -233,7 +233,8 @@ def _advance(
     waiting: dict[int, list[int]] = {}
     position, free = [0] * len(lanes), [0.0] * len(lanes)
     channel_free = [0.0] * len(program.channels)
-    gangs = any(len(members) > 1 for members in program.op_lanes)
+    channel_of, num_bytes = program.channel, program.num_bytes
+    gangs = max(map(len, program.op_lanes), default=1) > 1
     ready = list(range(len(lanes) - 1, -1, -1))
     while ready:
         lane = ready.pop()
@@ -257,12 +258,13 @@ def _advance(
                 begin = begin_all
             start[number] = begin
             time = end[number] = sent = begin + durations[number]
-            if links is not None and program.channel[number] >= 0:
-                channel = program.channel[number]
+            channel = channel_of[number]
+            if links is not None and channel >= 0:
                 latency, rate = links[channel]
                 leave = max(sent, channel_free[channel])
-                channel_free[channel] = leave + (program.num_bytes[number] / rate if rate else 0.0)
-                sent = channel_free[channel] + latency
+                leave += num_bytes[number] / rate if rate else 0.0
+                channel_free[channel] = leave
+                sent = leave + latency
             arrive[number] = sent
             sequence.append(number)
             at += 1

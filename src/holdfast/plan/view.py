@@ -37,6 +37,7 @@ class View:
         self, plan: Plan, health: Health, cost: CostModel, schedules: Sequence[str] = ()
     ) -> None:
         self.plan, self.health, self.cost = plan, health, cost
+        self.total = plan.num_micro_batches
         self.roster = read_plan(plan, health)
         self.schedules = tuple(schedules) or (plan.schedule.kind,)
         self.missing: dict[tuple[int, ...], list[int]] = {}
@@ -49,16 +50,6 @@ class View:
         """Take none of the short cuts that keep a decision quick."""
         self.powers = False
         """Only teams of 1, 2, 4, 8 workers along the tensor axis."""
-
-    @property
-    def total(self) -> int:
-        return self.plan.num_micro_batches
-
-    @cached_property
-    def block_work(self) -> float:
-        """Of the heaviest unit but the first and the last: blocks are what stages are made of."""
-        work = self.cost.work
-        return max(work[n + 1] - work[n] for n in range(1, len(work) - 2))
 
     @cached_property
     def near(self) -> int:
@@ -85,8 +76,7 @@ class View:
         ]
 
     def is_dead(self, team: Team) -> bool:
-        gone = self.health.gone
-        return any(worker in gone for worker in team.workers)
+        return not self.health.gone.isdisjoint(team.workers)
 
     @cached_property
     def broken(self) -> tuple[int, ...]:

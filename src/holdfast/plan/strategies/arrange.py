@@ -19,7 +19,7 @@ from math import ceil, inf
 
 import msgspec
 
-from holdfast.plan.cost import Shape, TeamKind
+from holdfast.plan.cost import Outline, Shape, TeamKind
 from holdfast.plan.pipes import Pipe, Team
 from holdfast.plan.sharing import Affine, share_micro_batches, water_level
 from holdfast.plan.strategies.lineups import (
@@ -51,14 +51,14 @@ Row = tuple[TeamKind, ...]
 """The teams of a pipeline, by their speeds."""
 
 
-class Beside(msgspec.Struct, frozen=True):
-    """Pipelines that stay as they are."""
+class Beside(msgspec.Struct, frozen=True, eq=False):
+    """Pipelines that stay as they are, under one schedule."""
 
     pipes: tuple[Pipe, ...]
     rough: tuple[Affine, ...]
     lines: tuple[Affine, ...]
-    shapes: tuple[Shape, ...]
-    """The different ones."""
+    outlines: dict[Shape, Outline]
+    """Of the different ones."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -111,14 +111,15 @@ class _Sieve:
     def __init__(self, view: View, ways: Sequence[Way]) -> None:
         self.view, self.ways = view, ways
         self.found: list[Dealt] = []
-        self.seen: set[tuple[object, ...]] = set()
+        self.seen: set[tuple[tuple[Row, ...], Beside]] = set()
+        self.outlines: dict[tuple[Row, str], Outline | None] = {}
         self.least = inf
 
     def refine(self, number: int, lineups: Iterable[Sequence[Team]]) -> None:
         way = self.ways[number]
         for teams in lineups:
-            rows = tuple(_row(part) for part in dealt(teams, way.lengths))
-            key = (rows, way.beside.shapes, way.kind)
+            rows = tuple(map(tuple, dealt(_row(teams), way.lengths)))
+            key = (rows, way.beside)
             if key in self.seen:
                 continue  # the same speeds in the same places
             self.seen.add(key)
@@ -134,19 +135,27 @@ class _Sieve:
 
     def _estimate(self, way: Way, rows: Sequence[Row]) -> float | None:
         """With the units cut and micro-batches shared out as they will be."""
-        cost, total = self.view.cost, self.view.total
-        lines, shapes = list(way.beside.lines), dict.fromkeys(way.beside.shapes)
-        if len(lines) + len(rows) > total:
+        lines, outlines = list(way.beside.lines), dict.fromkeys(way.beside.outlines.values())
+        if len(lines) + len(rows) > self.view.total:
             return None
         for row in rows:
-            bounds = cost.split(row, way.kind, self.view.near)
-            if bounds is None:
+            outline = self._outline(row, way.kind)
+            if outline is None:
                 return None
-            shapes[row, bounds] = None
-            lines.append(cost.line((row, bounds), way.kind, self.view.near))
-        counts = share_micro_batches(lines, total)
+            outlines[outline] = None
+            lines.append(outline.line)
+        counts = share_micro_batches(lines, self.view.total)
         end = max([fixed + slope * m for (fixed, slope), m in zip(lines, counts, strict=True) if m])
-        return end + cost.tail(list(shapes), sum(map(bool, counts)), way.kind)
+        return end + self.view.cost.tail(list(outlines), sum(map(bool, counts)))
+
+    def _outline(self, row: Row, kind: str) -> Outline | None:
+        """None where these teams cannot hold the model."""
+        key = (row, kind)
+        if key not in self.outlines:
+            cost, near = self.view.cost, self.view.near
+            bounds = cost.split(row, kind, near)
+            self.outlines[key] = cost.outline((row, bounds), kind, near) if bounds else None
+        return self.outlines[key]
 
 
 def _costed(
@@ -209,16 +218,40 @@ def _ways(view: View, numbers: Sequence[int]) -> list[Way]:
             continue
         seen.add(members)
         least = _least_teams(view, pool)
+        known: dict[int, tuple[tuple[Team, ...], list[_Lineup]]] = {}
         for lengths in ways_to_cut(len(pool), _home(view), bool(kept)):
             if min(lengths) < least:
                 continue
-            used = tuple(_strongest(view, pool, sum(lengths)))
-            row = _row(used)
-            lineups = (row, tuple(sorted(row, key=view.cost.pace)))
+            count = sum(lengths)
+            if count not in known:
+                used = tuple(_strongest(view, pool, count))
+                rows = (_row(used), tuple(sorted(_row(used), key=view.cost.pace)))
+                known[count] = used, [_Lineup(view, row) for row in dict.fromkeys(rows)]
+            used, lineups = known[count]
             for kind in view.schedules:
-                times = [_estimate(view, line, lengths, beside[kind], kind) for line in lineups]
-                ways.append(Way(min(times), lengths, kind, used, beside[kind], label))
+                time = _estimate(view, lineups, lengths, beside[kind], kind)
+                ways.append(Way(time, lengths, kind, used, beside[kind], label))
     return ways
+
+
+class _Lineup:
+    """Teams in line. Many ways cut the same pipelines from it."""
+
+    def __init__(self, view: View, teams: Row) -> None:
+        self.cost, self.teams = view.cost, teams
+        self.known: dict[tuple[int, int, float], Affine] = {}
+
+    def lines(self, lengths: Sequence[int], fill: float) -> list[Affine]:
+        """The times of the pipelines, roughly."""
+        lines: list[Affine] = []
+        at = 0
+        for length in lengths:
+            key = (at, length, fill)
+            if key not in self.known:
+                self.known[key] = self.cost.rough(self.teams[at : at + length], fill)
+            lines.append(self.known[key])
+            at += length
+        return lines
 
 
 def _row(teams: Sequence[Team]) -> Row:
@@ -227,11 +260,13 @@ def _row(teams: Sequence[Team]) -> Row:
 
 def _beside(view: View, pipes: tuple[Pipe, ...], kind: str) -> Beside:
     shapes = [(_row(pipe.teams), pipe.bounds) for pipe in pipes]
+    different = dict.fromkeys(shapes)
+    outlines = {shape: view.cost.outline(shape, kind, view.near) for shape in different}
     return Beside(
         pipes,
         tuple(view.cost.rough(row, FILL.get(kind, 1.0)) for row, _ in shapes),
-        tuple(view.cost.line(shape, kind, view.near) for shape in shapes),
-        tuple(dict.fromkeys(shapes)),
+        tuple(outlines[shape].line for shape in shapes),
+        outlines,
     )
 
 
@@ -252,22 +287,25 @@ def _strongest(view: View, pool: Sequence[Team], count: int) -> list[Team]:
     return [pool[n] for n in sorted(ranked)]
 
 
-def _estimate(view: View, teams: Row, lengths: Sequence[int], beside: Beside, kind: str) -> float:
-    """As if units and micro-batches could go anywhere, and the reductions of the shortest
-    pipeline, which holds most per team.
+def _estimate(
+    view: View, lineups: Sequence[_Lineup], lengths: Sequence[int], beside: Beside, kind: str
+) -> float:
+    """As if units and micro-batches could go anywhere, in the best line-up, and the reductions of
+    the shortest pipeline, which holds most per team.
     """
     cost, fill = view.cost, FILL.get(kind, 1.0)
-    lines = [*beside.rough, *[cost.rough(tuple(row), fill) for row in dealt(teams, lengths)]]
-    shortest = min([*lengths, *[len(bounds) - 1 for _, bounds in beside.shapes]])
-    count, link = len(lines), cost.profile.reduce
+    lines = [[*beside.rough, *lineup.lines(lengths, fill)] for lineup in lineups]
+    level = min([water_level(row, view.total) for row in lines])
+    shortest = min([*lengths, *[len(bounds) - 1 for _, bounds in beside.outlines]])
+    count, link = len(beside.rough) + len(lengths), cost.profile.reduce
     most = max(cost.buckets[-1] / shortest, cost.largest_bucket) / view.widest
     tail = link.occupancy(most) / count + len(view.plan.units) / shortest * link.latency
-    return water_level(lines, view.total) + 2 * (count - 1) * tail
+    return level + 2 * (count - 1) * tail
 
 
 def coarseness(view: View, length: int) -> float:
     """Units stay whole: the fullest of `length` even stages over the mean of all."""
-    num_units = view.cost.work[-1] / view.block_work
+    num_units = view.cost.work[-1] / view.cost.block
     return max(1.0, ceil(num_units / length - 0.15) * length / num_units)
 
 
