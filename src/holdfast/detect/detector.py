@@ -142,23 +142,23 @@ class Detector:
     def _worker_times(self, reports: Sequence[WorkerReport]) -> tuple[Array, Array]:
         """(worker, kind) -> seconds, and ends; NaN where nothing was reported."""
         kinds = self.predictor.work.kinds
-        numbers, rows, ends = [], [], []
-        for report in reports:
-            number = self._number.get(report.worker)
-            if number is None:
-                raise HoldfastError(
-                    f"a report of {report.worker}, which is not among the "
-                    f"{len(self.workers)} workers of the plan"
-                )
-            numbers.append(number)
-            rows.append([report.times.get(kind, np.nan) for kind in kinds])
-            ends.append(report.ended)
         times: Array = np.full((len(self.workers), len(kinds)), np.nan)
         ended: Array = np.zeros(len(self.workers))
-        if numbers:
-            times[numbers] = rows
-            ended[numbers] = ends
+        if reports:
+            numbers = self._numbers(reports)
+            for column, kind in enumerate(kinds):
+                times[numbers, column] = [report.times.get(kind, np.nan) for report in reports]
+            ended[numbers] = [report.ended for report in reports]
         return times, ended
+
+    def _numbers(self, reports: Sequence[WorkerReport]) -> list[int]:
+        try:
+            return [self._number[report.worker] for report in reports]
+        except KeyError as error:
+            raise HoldfastError(
+                f"a report of {error.args[0]}, which is not among the {len(self.workers)} workers "
+                f"of the plan"
+            ) from None
 
     def _rows(self, features: Array) -> tuple[Index, Array]:
         """Model and summed features of every (worker, kind)."""
