@@ -28,6 +28,7 @@ from holdfast.job.config import (
     ModelSection,
     ParallelSection,
     RecoverySection,
+    SnapshotSection,
 )
 from holdfast.job.faults import Fault
 from holdfast.job.jobs import Job
@@ -77,6 +78,7 @@ def make_job(
     *,
     steps: int = FOREVER_STEPS,
     recovery: RecoverySection | None = None,
+    snapshot: SnapshotSection | None = None,
     faults: Sequence[Fault] = (),
 ) -> Job:
     shape = size.shape
@@ -94,6 +96,7 @@ def make_job(
             data=DataSection(seq_len=size.length, rows=size.rows, micro_batches=size.micro_batches),
             parallel=ParallelSection(replicas=replicas),
             recovery=recovery or RecoverySection(),
+            snapshot=snapshot or SnapshotSection(),
             faults=tuple(faults),
         )
     )
@@ -170,11 +173,11 @@ class Strikes:
         return self.record.strikes[-1].target if self.record.strikes else ""
 
     def _calm_step(self) -> None:
-        """As many as it took to heal, too, to compare the two."""
+        """Twice as many as it took to heal, too: to compare with it, and with each other."""
         self._num_calm += 1
         if not self.record.strikes and self._num_calm in (2, self._calm):
             self._measure_cpu()
-        if self._num_calm != max(self._calm, self._num_healing + 1):
+        if self._num_calm != max(self._calm, 2 * self._num_healing + 2):
             return
         if not self._left:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -253,6 +256,8 @@ class Outcome:
     """From the start of the replacement to the first commit with everybody."""
     stall_s: float | None
     """Of the survivors while it healed, beyond what a calm run has."""
+    calm_s: float | None = None
+    """The same of two calm times against each other, whichever comes first: A/A."""
     switch_s: float = 0.0
     """The part of it at the switch to the new membership, where that is known."""
     healed_bytes: int = 0
@@ -271,17 +276,20 @@ def _outcome(record: Record, strike: Strike, calm: int) -> Outcome:
     committed_s = _commit(steps, recovered.epoch if recovered else None)
     changed = _first(record, PlanChanged, at_s, joined=strike.target)
     full_s = _commit(steps, changed.epoch if changed else None)
-    stall_s = None
+    stall_s = calm_stall_s = None
     if committed_s is not None and full_s is not None:
         healing = [t for t, _ in steps if committed_s <= t <= full_s]
-        after = [t for t, _ in steps if t >= full_s][: max(len(healing), calm)]
-        stall_s = extra_stall(healing, after)
+        after = [t for t, _ in steps if t >= full_s]
+        count = max(len(healing), calm)
+        stall_s = extra_stall(healing, after[:count])
+        calm_stall_s = extra_stall(after[:count], after[count - 1 : 2 * count - 1])
     return Outcome(
         step_s=statistics.median(calm_s),
         commit_s=committed_s - at_s if committed_s is not None else None,
         discarded=discarded(record),
         start_s=full_s - strike.replaced_s if full_s is not None else None,
         stall_s=stall_s,
+        calm_s=calm_stall_s,
         switch_s=changed.stall_s if changed is not None else 0.0,
         healed_bytes=changed.bytes_moved if changed is not None else 0,
     )

@@ -34,6 +34,9 @@ def test_lost_for_good_is_gone_too_long_or_started_too_often():
     assert not roomy.coordinator._desk.can_never_return("n0.g0")
     roomy.take(NodeDead("n0"))
     assert roomy.coordinator._desk.can_never_return("n0.g0")
+    roomy.take(NodeDead("n0", will_return=True))
+    assert roomy.coordinator._desk.is_lost_for_good("n0.g0")
+    assert not roomy.coordinator._desk.can_never_return("n0.g0")
 
 
 def test_a_lost_node_counts_sooner_when_its_peers_have_lost_it_too():

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.control.member import MemberLedger
 from holdfast.control.order import Freeze, FullPlan, Order, PlanWithout, Share
-from holdfast.control.report import LOSS_PART, Member
+from holdfast.control.report import LOSS_ADDEND, Member
 from holdfast.control.rules import Rules
 from holdfast.errors import InternalError
 from support.control_jobs import outcome
@@ -39,7 +39,7 @@ def test_a_report_says_exactly_what_is_in_the_sums():
     ledger.spoke(0)
     ledger.reduced((1, 0))
     report = ledger.on_freeze(Freeze(2))
-    assert report.sums == {(0, 0, 0): (0, 1), (0, 1, 0): (1,), LOSS_PART: (0,)}
+    assert report.sums == {(0, 0, 0): (0, 1), (0, 1, 0): (1,), LOSS_ADDEND: (0,)}
     assert report.results == ((1, 0),)
     assert (report.version, report.base, report.epoch, report.lineage) == (0, 1, 1, 1)
 
@@ -122,7 +122,7 @@ def test_a_recovery_keeps_the_sums_it_names():
     ledger.enter(recover(2, keep=((0, 0),), speak=(1,)))
     assert (ledger.epoch, ledger.base, ledger.is_frozen) == (2, 1, False)
     report = ledger.on_freeze(Freeze(3))
-    assert report.sums == {(0, 0, 0): (1,), LOSS_PART: (1,)}
+    assert report.sums == {(0, 0, 0): (1,), LOSS_ADDEND: (1,)}
     assert report.results == ((1, 0),)
 
 

@@ -1,7 +1,18 @@
 import msgspec
 import pytest
 
-from holdfast.control.order import FullPlan, Joiner, Order, PlanWithout, SamePlan, Share
+from holdfast.control.order import (
+    FullPlan,
+    Joiner,
+    Order,
+    PlanWithout,
+    SamePlan,
+    Share,
+    read_plan,
+)
+from holdfast.plan.survive import without_workers
+from holdfast.plan.text import format_plan
+from support.control_jobs import small_plan
 
 PLANS = [FullPlan("text"), SamePlan(3), PlanWithout(3, ("n0.g0",))]
 
@@ -23,3 +34,10 @@ def test_an_order_travels_with_its_share(plan):
 @pytest.mark.parametrize("plan", PLANS)
 def test_without_one_it_can_be_written_as_text(plan):
     assert msgspec.json.decode(msgspec.json.encode(order(plan)), type=Order) == order(plan)
+
+
+def test_a_plan_is_read_by_its_difference_from_those_before():
+    plan = small_plan(3)
+    assert read_plan(FullPlan(format_plan(plan)), {}) == plan
+    assert read_plan(SamePlan(1), {1: plan}) is plan
+    assert read_plan(PlanWithout(1, ("n0.g0",)), {1: plan}) == without_workers(plan, ["n0.g0"])[0]

@@ -37,7 +37,8 @@ def test_plans_are_told_by_their_difference():
     )
     assert past.plans[1] == PLAN
     assert past.plans[2].workers == ("n1.g0", "n2.g0")
-    assert past.plan_of(SamePlan(1)) == PLAN
+    past.note(Ordered(order(3, "recover", SamePlan(1))))
+    assert past.plans[3] == PLAN
 
 
 def test_numbers_are_never_used_twice():

@@ -2,8 +2,8 @@
 
 `OneStep` plays one step of a random plan as the protocol has it: micro-batches are added unit by
 unit, exchanges end on every member by itself, then all take part in the agreement, then each
-applies. What `resolve` says is carried out on symbols: every part of every slot must end with every
-micro-batch exactly once, and everybody at the same version.
+applies. What `resolve` says is carried out on symbols: every addend of every slot must end with
+every micro-batch exactly once, and everybody at the same version.
 """
 
 import random
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.control.report import LOSS_PART, Member, Outcome, Part, Report, Slot
+from holdfast.control.report import LOSS_ADDEND, Addend, Member, Outcome, Report, Slot
 from holdfast.control.resolve import Mode, Resolution, StateLost, resolve, slot_adders
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.build import regular_plan
@@ -40,7 +40,7 @@ class OneStep:
         self.adders = slot_adders(plan)
         self.slots = {w: [s for s, m in self.members.items() if w in m] for w in plan.workers}
         self.todo = {w: self._work(w) for w in plan.workers}
-        self.sums: dict[str, dict[Part, tuple[int, ...]]] = {w: {} for w in plan.workers}
+        self.sums: dict[str, dict[Addend, tuple[int, ...]]] = {w: {} for w in plan.workers}
         self.entered: dict[Slot, set[str]] = {slot: set() for slot in self.members}
         self.results: dict[str, set[Slot]] = {w: set() for w in plan.workers}
         self.agreeing: set[str] = set()
@@ -89,13 +89,13 @@ class OneStep:
             {"agree": self.agreeing, "apply": self.applied}[kind].add(worker)
 
     def _add(self, worker: str, number: int, unit: int) -> None:
-        parts = [(*s, unit) for s in self.slots[worker] if unit in self.adders[s]]
+        addends = [(*s, unit) for s in self.slots[worker] if unit in self.adders[s]]
         last = unit == len(self.plan.units) - 1
         if last and self._position(worker, unit) == 0:
-            parts.append(LOSS_PART)
-        for part in parts:
+            addends.append(LOSS_ADDEND)
+        for addend in addends:
             sums = self.sums[worker]
-            sums[part] = tuple(sorted((*sums.get(part, ()), number)))
+            sums[addend] = tuple(sorted((*sums.get(addend, ()), number)))
 
     def _position(self, worker: str, unit: int) -> int:
         seats = self.plan.seats[worker]
@@ -175,10 +175,10 @@ def check_roll_forward(
 
 
 def check_completion(world: OneStep, plan: Plan, found: Resolution, mode: Mode) -> None:
-    """What is kept and what is computed again: each micro-batch once per part and stage."""
+    """What is kept and what is computed again: each micro-batch once per addend and stage."""
     full = set(range(world.plan.num_micro_batches))
     any_result = bool(found.give or found.done)
-    heard: dict[Part, set[int]] = {}
+    heard: dict[Addend, set[int]] = {}
     shares = {worker: found.share(worker) for worker in plan.seats}
     for slot, members in world.members.items():
         alive = [worker for worker in members if worker in plan.seats]
@@ -191,29 +191,29 @@ def check_completion(world: OneStep, plan: Plan, found: Resolution, mode: Mode) 
             assert not any(slot in shares[w].keep for w in alive)
             continue
         for adder in world.adders[slot]:
-            part = (*slot, adder)
-            heard[part] = set()
+            addend = (*slot, adder)
+            heard[addend] = set()
             for stage in plan.stages:
                 inside = [w for w in stage.workers if w in alive]
                 if not stage.first <= adder < stage.stop or not inside:
                     continue
                 kept = {
-                    world.sums[w].get(part, ()) if slot in shares[w].keep else () for w in inside
+                    world.sums[w].get(addend, ()) if slot in shares[w].keep else () for w in inside
                 }
                 assert len(kept) == 1, "all workers of a stage count the same"
                 numbers = set(kept.pop())
-                assert heard[part].isdisjoint(numbers)
-                heard[part] |= numbers
-            again = {shares[w].recompute.get(part, ()) for w in alive}
+                assert heard[addend].isdisjoint(numbers)
+                heard[addend] |= numbers
+            again = {shares[w].recompute.get(addend, ()) for w in alive}
             assert len(again) == 1
             numbers = set(again.pop())
-            assert heard[part].isdisjoint(numbers)
-            heard[part] |= numbers
+            assert heard[addend].isdisjoint(numbers)
+            heard[addend] |= numbers
     said = [number for share in shares.values() for number in share.speak]
     assert len(said) == len(set(said))
-    heard[LOSS_PART] = {*said, *found.recompute.get(LOSS_PART, ())}
+    heard[LOSS_ADDEND] = {*said, *found.recompute.get(LOSS_ADDEND, ())}
     sizes = {frozenset(numbers) for numbers in heard.values()}
-    assert len(sizes) <= 1, "all parts hold the same micro-batches"
+    assert len(sizes) <= 1, "all addends hold the same micro-batches"
     if mode == "exact" or any_result:
         assert all(numbers == full for numbers in heard.values())
         assert found.rate_factor == 1.0
@@ -234,9 +234,10 @@ def test_agreeing_before_the_buckets_are_complete_makes_roll_forward_impossible(
 def test_a_double_count_is_never_let_through() -> None:
     plan = regular_plan(make_units(1), replicas=2, micro_batches=2)
     world = OneStep(plan)
-    part = (0, 0, 0)
+    addend = (0, 0, 0)
     doubled = [
-        msgspec.structs.replace(world.report(worker), sums={part: (0,)}) for worker in plan.workers
+        msgspec.structs.replace(world.report(worker), sums={addend: (0,)})
+        for worker in plan.workers
     ]
     with pytest.raises(InternalError, match="both have micro-batch 0"):
         resolve(plan, plan, doubled, base_epoch=1)
@@ -253,7 +254,11 @@ def test_the_reason_is_in_words() -> None:
         "all are at version 7, step 7: 0 of 2 slots are reduced already, 4 micro-batches run again"
     )
     share = found.share("n0.g0")
-    assert share.recompute == {(1, 0, 1): (1, 2, 3), (0, 0, 0): (0, 1, 2, 3), LOSS_PART: (1, 2, 3)}
+    assert share.recompute == {
+        (1, 0, 1): (1, 2, 3),
+        (0, 0, 0): (0, 1, 2, 3),
+        LOSS_ADDEND: (1, 2, 3),
+    }
     assert share.keep == ((1, 0),)
     assert share.speak == (0,)
 
@@ -279,7 +284,7 @@ def test_a_loss_that_died_with_its_worker_is_computed_again() -> None:
     found = resolve(plan, left, [world.report("n0.g0")], base_epoch=1)
     assert isinstance(found, Resolution)
     assert found.done == ((0, 0),)
-    assert list(found.recompute) == [LOSS_PART]
+    assert list(found.recompute) == [LOSS_ADDEND]
     assert len(found.micro_batches) == 1
 
 
@@ -318,7 +323,7 @@ def test_a_sum_that_the_last_order_dropped_does_not_come_back() -> None:
     for worker in plan.workers:
         world.do(("add", worker, NONE))
     first, second = (world.report(worker) for worker in plan.workers)
-    again = msgspec.structs.replace(first, epoch=2, sums={(0, 0, 0): (0, 1), LOSS_PART: (0, 1)})
+    again = msgspec.structs.replace(first, epoch=2, sums={(0, 0, 0): (0, 1), LOSS_ADDEND: (0, 1)})
     found = resolve(plan, plan, [again, second], base_epoch=1)
     assert isinstance(found, Resolution)
     assert found.keep == {(0, 0): ("n0.g0",)}

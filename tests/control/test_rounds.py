@@ -3,7 +3,7 @@
 from holdfast.control.history import EnteredByAll, Ordered
 from holdfast.control.order import FullPlan, Order, PlanWithout
 from holdfast.control.past import Past
-from holdfast.control.report import LOSS_PART, Member, Report
+from holdfast.control.report import LOSS_ADDEND, Member, Report
 from holdfast.control.rounds import Decision, Lost, Round, decide
 from holdfast.control.rules import Rules
 from holdfast.plan.text import format_plan
@@ -35,7 +35,7 @@ def decided(past: Past, *reports: Report, mode: str = "exact"):
 
 def test_the_survivors_complete_the_step():
     past = past_of(Ordered(order(1)))
-    sums = {(0, 0, 0): (1,), LOSS_PART: (1,)}
+    sums = {(0, 0, 0): (1,), LOSS_ADDEND: (1,)}
     made = decided(past, report("n1.g0", sums=sums), report("n2.g0"))
     assert isinstance(made, Decision)
     assert (made.order.number, made.order.kind, made.step) == (9, "recover", 3)
@@ -112,7 +112,7 @@ def test_what_a_short_step_comes_to_is_decided_once():
     reports = [report("n0.g0", **done), report("n1.g0", **done)]
     again = decided(past, *reports, mode="fast")
     assert again.target == (0, 1)
-    assert again.shares["n0.g0"].recompute == {LOSS_PART: (0, 1)}
+    assert again.shares["n0.g0"].recompute == {LOSS_ADDEND: (0, 1)}
     past.rules = Rules(fixed_target=False)
     assert decided(past, *reports, mode="fast").target == (0, 1, 2)
     past.note(Ordered(order(6, "change")))

@@ -5,34 +5,34 @@ from math import inf, isnan, nan, sqrt
 import pytest
 import torch
 
-from holdfast.engine.agreement import Part, agree, clip_factor
+from holdfast.engine.agreement import Ballot, agree, clip_factor
 from support.live_groups import crew
 
 WORKERS = ("n0.g0", "n0.g1", "n0.g2")
 
 
-def part(*squares, loss_sum=0.0, num_tokens=0, stop=False, ready=0):
-    return Part(torch.tensor(squares, dtype=torch.float64), loss_sum, num_tokens, stop, ready)
+def ballot(*squares, loss_sum=0.0, num_tokens=0, stop=False, ready=0):
+    return Ballot(torch.tensor(squares, dtype=torch.float64), loss_sum, num_tokens, stop, ready)
 
 
-def agree_together(parts, clip_norm=None):
+def agree_together(ballots, clip_norm=None):
     """Every worker's outcome."""
 
     def work(communicator):
         group = communicator.make("all", WORKERS, 0)
-        part = parts[WORKERS.index(communicator.worker)]
-        return agree(part, group, clip_norm, step=4, epoch=2)
+        ballot = ballots[WORKERS.index(communicator.worker)]
+        return agree(ballot, group, clip_norm, step=4, epoch=2)
 
     with crew(*WORKERS) as members:
         return list(members.together(work).values())
 
 
-def outcomes_of(parts, clip_norm=None):
-    return [agreed.outcome for agreed in agree_together(parts, clip_norm)]
+def outcomes_of(ballots, clip_norm=None):
+    return [agreed.outcome for agreed in agree_together(ballots, clip_norm)]
 
 
 def test_alone():
-    agreed = agree(part(9.0, 16.0, loss_sum=20.0, num_tokens=10), None, 0.25, step=4, epoch=2)
+    agreed = agree(ballot(9.0, 16.0, loss_sum=20.0, num_tokens=10), None, 0.25, step=4, epoch=2)
     outcome = agreed.outcome
     assert (outcome.step, outcome.epoch) == (4, 2)
     assert (outcome.loss, outcome.num_tokens, outcome.norm) == (2.0, 10, 0.5)
@@ -44,11 +44,13 @@ def test_alone():
 
 def test_everyone_gets_the_same_bits():
     thirds = [1 / 3, 1e-9, 7 / 11, 1e5 / 3]
-    parts = [
-        part(*(value * (number + 1) for value in thirds), loss_sum=0.1 * number, num_tokens=number)
+    ballots = [
+        ballot(
+            *(value * (number + 1) for value in thirds), loss_sum=0.1 * number, num_tokens=number
+        )
         for number in range(3)
     ]
-    outcomes = outcomes_of(parts, 1.0)
+    outcomes = outcomes_of(ballots, 1.0)
     assert outcomes[0] == outcomes[1] == outcomes[2]
     expected = sqrt(sum(6 * value for value in thirds)) / 3
     assert outcomes[0].norm == pytest.approx(expected, rel=1e-12)
@@ -58,16 +60,16 @@ def test_everyone_gets_the_same_bits():
 def test_the_norm_is_added_in_unit_order():
     """So it does not depend on how the units lie on workers: one worker, or one slot on each."""
     values = [0.1, 1e17, 0.3, 0.7]
-    alone = agree(part(*values, num_tokens=1), None, None, step=4, epoch=2).outcome
+    alone = agree(ballot(*values, num_tokens=1), None, None, step=4, epoch=2).outcome
     slots = [[0.0] * 4 for _ in range(3)]
     for unit, value in enumerate(values):
         slots[unit % 3][unit] = value
-    spread = outcomes_of([part(*own, num_tokens=int(n == 1)) for n, own in enumerate(slots)])
+    spread = outcomes_of([ballot(*own, num_tokens=int(n == 1)) for n, own in enumerate(slots)])
     assert {outcome.norm for outcome in spread} == {alone.norm}
 
 
 def test_one_stop_stops_all():
-    agreed = agree_together([part(1.0, num_tokens=1, stop=n == 1) for n in range(3)])
+    agreed = agree_together([ballot(1.0, num_tokens=1, stop=n == 1) for n in range(3)])
     assert [one.stop for one in agreed] == [True] * 3
 
 
@@ -75,27 +77,27 @@ def test_one_stop_stops_all():
     ("ready", "switch"), [((5, 5, 5), 5), ((5, 5, 0), 0), ((4, 6, 5), 0), ((0, 0, 0), 0)]
 )
 def test_a_change_is_switched_when_all_are_ready_for_the_same(ready, switch):
-    agreed = agree_together([part(1.0, num_tokens=1, ready=number) for number in ready])
+    agreed = agree_together([ballot(1.0, num_tokens=1, ready=number) for number in ready])
     assert [one.switch for one in agreed] == [switch] * 3
 
 
 @pytest.mark.parametrize("bad", [inf, nan])
 def test_what_is_not_finite_on_one_is_applied_by_none(bad):
-    parts = [part(1.0, num_tokens=4), part(bad), part(1.0)]
-    outcomes = outcomes_of(parts, 1.0)
+    ballots = [ballot(1.0, num_tokens=4), ballot(bad), ballot(1.0)]
+    outcomes = outcomes_of(ballots, 1.0)
     assert [outcome.applied for outcome in outcomes] == [False] * 3
     assert outcomes[0].norm == inf
     assert [outcome.num_tokens for outcome in outcomes] == [4] * 3
 
 
 def test_a_loss_that_is_no_number_is_applied_by_none():
-    outcome = agree(part(1.0, loss_sum=nan, num_tokens=4), None, 1.0, step=4, epoch=2).outcome
+    outcome = agree(ballot(1.0, loss_sum=nan, num_tokens=4), None, 1.0, step=4, epoch=2).outcome
     assert not outcome.applied
     assert isnan(outcome.loss)
 
 
 def test_a_step_in_which_no_target_counts_is_applied_by_none():
-    outcome = agree(part(0.0, 0.0), None, 1.0, step=4, epoch=2).outcome
+    outcome = agree(ballot(0.0, 0.0), None, 1.0, step=4, epoch=2).outcome
     assert not outcome.applied
     assert (outcome.loss, outcome.num_tokens, outcome.norm) == (0.0, 0, 0.0)
 

@@ -30,5 +30,13 @@ def test_parity_goes_first_then_the_interval_grows_then_nothing_is_kept():
     assert "1 bytes are allowed" in found.reason
 
 
+def test_where_copies_are_made_one_more_is_kept():
+    plan = regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1)
+    for every, num_slots in ((1, 4), (3, 3)):
+        shares = plan_arenas(plan, SnapshotOptions(job="j", every=every)).shares
+        assert {layout.num_slots for layout in shares.layouts} == {num_slots}
+        assert {copy.num_slots for copy in shares.copies} == {2}
+
+
 def test_everybody_finds_the_same():
     assert planned() == planned()

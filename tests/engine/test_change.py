@@ -1,58 +1,108 @@
-"""Planned changes that a failure catches half way: entered by all or by nobody."""
+"""When a planned change is ready, when it has failed, and what is left when it is given up."""
+
+import threading
 
 import pytest
 
-from holdfast.control.order import FullPlan, Order
+from holdfast.control.order import FullPlan, Joiner, Order
 from holdfast.engine.background import Background
 from holdfast.engine.change import PATIENCE_S, Change
 from holdfast.engine.groups import GroupBroken
 from holdfast.plan.build import regular_plan
 from holdfast.plan.transition import plan_transition
-from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import Task
 
-TASK = Task(num_steps=40)
-REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
-FIRST_LOSS = Fault("n0.g2", 2, "forward")
+PLAN = regular_plan(Task().units, replicas=3, micro_batches=4)
+TRANSITION = plan_transition(PLAN, PLAN)
+JOINERS = (Joiner("n0.g2", {0: "n0.g0"}),)
 
 
-def survive(*faults):
-    lost = Fault(FIRST_LOSS.worker, FIRST_LOSS.step, FIRST_LOSS.phase)
-    return assert_survives(ThreadedJob(TASK, REPLICAS, [lost, *faults]))
+class Feeder:
+    def __init__(self):
+        self.current_at, self.why_closed = 5, ""
+
+    def is_current(self, step):
+        return step >= self.current_at
+
+    def close(self, why):
+        self.why_closed = why
 
 
-@pytest.mark.parametrize("kind", ["die", "break"])
-@pytest.mark.parametrize("phase", ["switch", "entered"])
-@pytest.mark.parametrize("worker", ["n0.g0", "n0.g1"])
-def test_a_failure_in_the_middle_of_the_switch(worker, phase, kind):
-    survive(Fault(worker, ANY_STEP, phase, kind))
+def done(result=None):
+    made = Background("done", lambda: result)
+    made.join()
+    return made
 
 
-def test_a_joiner_that_dies_before_the_first_unit():
-    survive(Fault("n0.g2", ANY_STEP, "join", incarnation=2))
-
-
-def test_a_joiner_that_dies_when_it_has_entered():
-    survive(Fault("n0.g2", ANY_STEP, "entered", incarnation=2))
-
-
-def test_a_joiner_whose_links_break_joins_again():
-    survive(Fault("n0.g2", ANY_STEP, "join", "break", incarnation=2))
-
-
-def test_a_change_that_cannot_be_prepared_is_an_error_after_a_while():
-    """At once it would be a recovery for every joiner that dies."""
-
+def failed():
     def fail():
         raise GroupBroken("nobody came")
 
-    good, bad = Background("good", lambda: None), Background("bad", fail)
-    for one in (good, bad):
-        one.join()
-    order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
-    transition = plan_transition(REPLICAS, REPLICAS)
-    change = Change(order, REPLICAS, transition, building=bad, meeting=good, links=good)
+    made = Background("failed", fail)
+    made.join()
+    return made
+
+
+def make(building=None, meeting=None, links=None, **order):
+    return Change(
+        Order(number=2, kind="change", plan=FullPlan(""), incarnations={}, **order),
+        PLAN,
+        TRANSITION,
+        building=building or done(),
+        meeting=meeting or done(),
+        links=links or done([]),
+    )
+
+
+@pytest.fixture
+def gate():
+    """What is made behind it is ready when the test says so."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.mark.parametrize("late", ["building", "meeting", "links"])
+def test_it_is_entered_when_all_is_made(gate, late):
+    waiting = Background("late", lambda: gate.wait(30) and [])
+    change = make(**{late: waiting})
+    assert not change.is_ready(0)
+    assert change.feeders == []
+    gate.set()
+    waiting.join()
+    assert change.is_ready(0)
+
+
+def test_and_when_everybody_who_is_fed_is_current():
+    feeder = Feeder()
+    change = make(links=done([feeder]), joiners=JOINERS)
+    assert not change.is_ready(4)
+    assert change.is_ready(5)
+
+
+def test_one_for_a_certain_step_is_waited_for_unless_somebody_joins(gate):
+    waiting = Background("late", lambda: gate.wait(30))
+    assert make(waiting, at_step=7).is_ready(6)
+    assert not make(waiting, at_step=7, joiners=JOINERS).is_ready(6)
+
+
+@pytest.mark.parametrize("bad", ["building", "meeting", "links"])
+def test_one_that_cannot_be_prepared_is_an_error_after_a_while(bad):
+    """At once it would be a recovery for every joiner that dies."""
+    change = make(**{bad: failed()})
     change.check(100.0)
     change.check(100.0 + PATIENCE_S / 2)
     with pytest.raises(GroupBroken, match="nobody came"):
         change.check(100.1 + PATIENCE_S)
+
+
+def test_one_that_can_is_none():
+    change = make()
+    change.check(100.0)
+    change.check(100.1 + PATIENCE_S)
+
+
+def test_when_it_is_given_up_nobody_is_fed_any_more():
+    feeder = Feeder()
+    make(links=done([feeder]), joiners=JOINERS).close("void")
+    assert feeder.why_closed == "void"

@@ -3,7 +3,6 @@
 import pytest
 import torch.distributed as dist
 
-from holdfast.control.order import FullPlan, PlanWithout, SamePlan
 from holdfast.control.report import Member
 from holdfast.engine.background import Background
 from holdfast.engine.core import TrainerCore
@@ -11,8 +10,6 @@ from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.groups import GroupBroken
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
-from holdfast.plan.survive import without_workers
-from holdfast.plan.text import format_plan
 from support.training import SMALL, Task
 
 TASK = Task()
@@ -58,10 +55,3 @@ def test_a_freeze_that_comes_while_groups_are_given_up_is_not_overheard(core):
 
 def test_what_is_made_is_given(core):
     assert core._await(Background("three", lambda: 3)) == 3
-
-
-def test_plans_travel_as_differences(core):
-    core._plans[1] = core._read_plan(FullPlan(format_plan(PLAN)))
-    assert core._plans[1] == PLAN
-    assert core._read_plan(SamePlan(1)) is core._plans[1]
-    assert core._read_plan(PlanWithout(1, ("n0.g2",))) == without_workers(PLAN, ["n0.g2"])[0]

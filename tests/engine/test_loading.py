@@ -2,8 +2,7 @@
 
 import pytest
 
-from holdfast.engine.loading import load_checkpoint, load_snapshot
-from holdfast.errors import HoldfastError
+from holdfast.engine.loading import CannotRestore, load_checkpoint, load_snapshot
 from holdfast.job.persisting import JobWriter
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.layout import Version
@@ -42,19 +41,23 @@ def test_a_lost_node_is_computed_from_parity(crew):
 def test_two_lost_nodes_are_too_many(crew):
     crew.arenas["n1"].lose()
     crew.arenas["n2"].lose()
-    with pytest.raises(HoldfastError, match="no version can be loaded"):
+    with pytest.raises(CannotRestore, match="no version can be loaded") as raised:
         crew.load(PLAN, "n0.g0", SAVED, STATES[3])
+    assert raised.value.version == SAVED
 
 
 def test_another_lineage_of_the_same_step_is_not_loaded(crew):
-    with pytest.raises(HoldfastError, match="no version can be loaded"):
+    with pytest.raises(CannotRestore, match="no version can be loaded"):
         crew.load(PLAN, "n0.g0", Version(3, 2), STATES[3])
 
 
 def test_from_a_checkpoint(crew, tmp_path):
     root = tmp_path / "checkpoints"
     root.mkdir()
-    JobWriter(JOB, root, tmp_path).write(SAVED)
+    writer = JobWriter(JOB, root, tmp_path)
+    assert writer.hold(SAVED)
+    writer.write(SAVED)
+    writer.release()
     slices = make_slices(OTHER, OTHER.workers[1])
     found = load_checkpoint(slices, root, 3)
     assert (found.version, found.num_updates) == (SAVED, 3)

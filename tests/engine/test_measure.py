@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from holdfast.engine.measure import Probe, Stopwatch, make_profile, probe_groups, unit_costs
+from holdfast.engine.measure import (
+    KEPT_SAMPLES,
+    Probe,
+    Stopwatch,
+    make_profile,
+    probe_groups,
+    unit_costs,
+)
 from holdfast.engine.mesh import make_mesh
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Link, UnitCost
@@ -27,6 +34,13 @@ def test_units_are_timed_and_medians_taken():
     stopwatch.read()
     stopwatch.clear()
     assert stopwatch.medians() == {}
+
+
+def test_a_long_run_keeps_the_last_samples_only():
+    stopwatch = Stopwatch()
+    for number in range(2 * KEPT_SAMPLES):
+        stopwatch.add("agree", float(number))
+    assert stopwatch.medians()["agree", -1] == pytest.approx(1.5 * KEPT_SAMPLES, abs=1)
 
 
 def test_a_whole_backward_counts_half_for_each_part():

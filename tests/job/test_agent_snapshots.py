@@ -12,6 +12,9 @@ from holdfast.job.messages import (
     ArenaReady,
     ArenaWanted,
     Assignment,
+    Copied,
+    Copy,
+    CopySpec,
     DropArenas,
     Keeps,
     Persist,
@@ -31,15 +34,18 @@ MINE, LATER = (
     ).layouts[0]
     for n in (2, 4)
 )
+_SHARES = plan_shares(regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1))
+STAGES = (_SHARES.layouts[0], *(copy for copy in _SHARES.copies if copy.node == "n0"))
 V1 = Version(1, 1)
 
 
 class Process:
     """Stands for a worker, or for the one that writes."""
 
-    name, ticket = "n0.g0", 5
+    ticket = 5
 
-    def __init__(self, *arguments):
+    def __init__(self, member=None, *_):
+        self.name = member.name if member is not None else "n0.g0"
         self.sent, self.calls = [], []
 
     def send(self, message):
@@ -110,6 +116,21 @@ def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, capsys):
     assert "no arena for n0.g0" in capsys.readouterr().out
 
 
+def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, capsys):
+    make = Arenas.make
+
+    def fail(arenas, layouts):
+        if layouts[0].is_copy:
+            raise OSError(28, "No space left on device")
+        return make(arenas, layouts)
+
+    monkeypatch.setattr(Arenas, "make", fail)
+    worker = Process()
+    ask(agent, worker, *STAGES)
+    assert len(worker.sent) == len(agent.held()) == 1
+    assert "No space left" in capsys.readouterr().out
+
+
 def test_a_sealed_version_is_told(agent, told):
     ask(agent, Process(), MINE)
     agent.hear(Process(), Sealed(plan=MINE.plan, version=V1))
@@ -131,20 +152,52 @@ def test_only_what_nobody_uses_is_dropped(agent, told):
 
 def test_checkpoints_are_written_by_a_process_of_their_own(agent, told):
     agent.obey(Persist(version=V1))
-    writer = agent._writer
+    writer = agent._aides["checkpoints"]
     spec, offer = writer.sent
     assert isinstance(spec, PersistSpec)
     assert (spec.memory, spec.checkpoints, spec.every_steps) == ("j", "c", 7)
     assert offer == Persist(version=V1)
     assert agent.heard(Forked(5, 77))
     written = Persisted(version=V1, reason="", seconds=0.1, path="p")
-    agent._hear_writer(writer, written)
+    agent._hear_aide(writer, written)
     assert told == [written]
     assert agent.heard(Exited(5, 0))
     assert writer.calls == [77, "ended"]
     assert not agent.heard(Exited(5, 0))
     agent.obey(Persist(version=V1))
-    assert agent._writer is not writer
+    assert agent._aides["checkpoints"] is not writer
+
+
+def test_copies_are_made_by_a_process_of_their_own(agent, told):
+    ask(agent, Process(), *STAGES)
+    copy = Copy(version=V1, plan=STAGES[0].plan)
+    agent.obey(copy)
+    keeper = agent._aides["copies"]
+    assert keeper.sent == [CopySpec(memory="j", node="n0"), copy]
+    agent._hear_aide(keeper, Copied(version=V1))
+    assert [type(message) for message in told] == [Keeps, Copied], "what it has, then that it is"
+
+
+def test_a_process_that_ended_has_not_copied(agent, told):
+    ask(agent, Process(), *STAGES)
+    agent.obey(Copy(version=V1, plan=STAGES[0].plan))
+    assert agent.heard(Exited(5, -9))
+    assert told[-1] == Copied(version=V1, error="its process has ended")
+    assert agent._aides == {}
+
+
+def test_a_node_that_keeps_no_copies_starts_no_process(agent):
+    ask(agent, Process(), MINE)
+    agent.obey(Copy(version=V1, plan=MINE.plan))
+    assert agent._aides == {}
+
+
+def test_when_a_worker_ends_it_is_told_what_is_left(agent, told, tmp_path):
+    ask(agent, Process(), MINE)
+    for path in tmp_path.glob("*~*"):
+        path.unlink()
+    assert not agent.heard(Exited(77, -9))
+    assert told == [Keeps(arenas=())]
 
 
 def test_a_lost_node_has_no_memory(agent, tmp_path):

@@ -61,6 +61,22 @@ def test_an_old_plans_arena_goes_once_a_newer_version_is_whole(arenas):
     assert [held.plan for held in arenas.held()] == [LATER.plan]
 
 
+def test_held_versions_stay(arenas):
+    for number in (1, 2, 3):
+        seal(arenas, MINE, Version(number, 1))
+        assert not arenas.hold(MINE.plan, [V1]), "it keeps no copies"
+    assert [held.versions for held in arenas.held()] == [(V1, Version(3, 1))]
+
+
+def test_memory_that_was_removed_is_made_again(arenas):
+    seal(arenas, MINE, V1)
+    path = arenas.make([MINE])
+    path.unlink()
+    assert arenas.held() == ()
+    assert arenas.make([MINE]) == path
+    assert [held.versions for held in arenas.held()] == [()]
+
+
 def test_the_memory_of_a_lost_node_is_gone(arenas, tmp_path):
     path = arenas.make([MINE])
     arenas.lose()

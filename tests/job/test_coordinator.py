@@ -12,7 +12,7 @@ from holdfast.job.config import ParallelSection, RecoverySection
 from holdfast.job.coordinator import CoordinatorServer, settings_of
 from holdfast.job.faults import Fault
 from holdfast.job.launcher import run_job
-from holdfast.job.messages import Done, InjectRequest, StatusReply, StatusRequest
+from holdfast.job.messages import Beat, Done, InjectRequest, StatusReply, StatusRequest
 from holdfast.job.page import now_ms
 from holdfast.job.supervision import CoordinatorSpec
 from holdfast.observe.events import (
@@ -223,19 +223,23 @@ def server(tiny_job, tmp_path):
 def test_who_is_cut_off_is_not_called_hung(server):
     connection = SilentConnection()
     server._dispatch.connect("n0", connection)
-    server._watched = 1
+    server._vigil.epoch = 1
     server._cut_off(connection, "gone")
-    assert server._watched == 0
+    assert server._vigil.epoch == 0
 
 
 def test_an_agent_that_says_nothing_is_hung_up_on(server):
     connection = SilentConnection()
     server._dispatch.connect("n0", connection)
-    server._watched = 1
-    server._heard_ms["n0"] = now_ms() - 5000
-    server._look_for_hangs()
-    assert server._watched == 0
-    assert not connection.is_hung_up
-    server._heard_ms["n0"] = now_ms() - 20_000
+    server._vigil.heard("n0", now_ms() - 20_000)
     server._look_for_hangs()
     assert connection.is_hung_up
+
+
+def test_a_word_of_any_kind_ends_the_silence(server):
+    connection = SilentConnection()
+    server._dispatch.connect("n0", connection)
+    server._vigil.heard("n0", now_ms() - 20_000)
+    server._hear_agent(connection, Beat(sent_ms=0))
+    server._look_for_hangs()
+    assert not connection.is_hung_up

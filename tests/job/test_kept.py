@@ -2,10 +2,11 @@
 
 import pytest
 
+from holdfast.job.copying import CopyKeeper
 from holdfast.job.kept import KeptBoard, all_slots
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.layout import Version
-from support.kept_state import Crew
+from support.kept_state import JOB, Crew
 from support.random_plans import make_units
 from support.snapshots import random_state
 
@@ -23,11 +24,15 @@ def crew(tmp_path):
     crew.close()
 
 
+def tell(board, crew):
+    for node, arenas in crew.held().items():
+        board.hear(node, arenas)
+
+
 @pytest.fixture
 def board(crew):
     board = KeptBoard(crew.options)
-    for node, arenas in crew.held().items():
-        board.hear(node, arenas)
+    tell(board, crew)
     return board
 
 
@@ -65,3 +70,27 @@ def test_the_newest_of_two_lineages_comes_first(crew, board):
     found = [version for version, _, _ in board.whole(PLANS)]
     assert found == sorted(found, key=lambda version: version.age, reverse=True)
     assert found[0] == Version(3, 1)
+
+
+def test_copies_count_once_they_are_made(tmp_path):
+    plan = regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1)
+    crew = Crew(plan, tmp_path)
+    crew.enter()
+    crew.train({step: random_state(plan, seed=step) for step in range(1, 5)})
+    board = KeptBoard(crew.options)
+    tell(board, crew)
+    ((version, digest, _), *_) = board.whole({1: plan})
+    assert (
+        board.lacking(version, digest) == board.copies(digest) == [("n1", "n0.g0"), ("n0", "n1.g0")]
+    )
+    CopyKeeper(JOB, "n1", tmp_path).copy(version, digest)
+    tell(board, crew)
+    assert board.lacking(version, digest) == [("n0", "n1.g0")]
+    board.lose("n0")
+    assert [kept.version for kept in board.kept({1: plan})] == [version.step]
+    crew.close()
+
+
+def test_what_is_on_disk_can_be_loaded(board):
+    kept = board.kept(PLANS, [Version(3, 1), Version(0, 1), Version(5, 7)])
+    assert [part.version for part in kept] == [3, 2, 1, 0], "each once, of known epochs"

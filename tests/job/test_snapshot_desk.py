@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.job.kept import KeptBoard
-from holdfast.job.messages import DropArenas, Persist, Persisted
+from holdfast.job.messages import Copied, Copy, DropArenas, Persist, Persisted
+from holdfast.job.persisting import JobWriter
 from holdfast.job.snapshot_desk import SnapshotDesk
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.layout import Version
-from support.kept_state import Crew
+from support.kept_state import JOB, Crew
 from support.random_plans import make_units
 from support.snapshots import random_state
 
@@ -37,9 +38,10 @@ class Post:
 
 
 class Office:
-    def __init__(self, crew, persists=True):
+    def __init__(self, crew, checkpoints=True, plan=PLAN):
+        self.root = crew.folder / "checkpoints"
         self.post, self.facts, self.events, self.left = Post(), [], [], {}
-        past = SimpleNamespace(plans={1: PLAN}, epoch_of_step=lambda step: 1)
+        past = SimpleNamespace(plans={1: plan}, epoch_of_step=lambda step: 1)
         self.desk = SnapshotDesk(
             KeptBoard(crew.options),
             past,
@@ -47,8 +49,11 @@ class Office:
             take=self.facts.append,
             tell=self.events.extend,
             reach=lambda node: self.left.get(node, ()),
-            persists=persists,
+            checkpoints=self.root if checkpoints else None,
         )
+        self.hear(crew)
+
+    def hear(self, crew):
         for node, arenas in crew.held().items():
             self.desk.hear(node, arenas)
 
@@ -111,9 +116,57 @@ def test_versions_are_offered_and_demanded_where_redundancy_is_used_up(office):
     assert office.post.take(Persist)[-1] == Persist(version=NEWEST, demand="redundancy is used up")
 
 
+def test_where_copies_are_made_what_is_held_for_them_is_offered(tmp_path):
+    plan = regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1)
+    crew = Crew(plan, tmp_path)
+    crew.enter()
+    states = {step: random_state(plan, seed=step) for step in range(1, 7)}
+    crew.train({1: states[1], 2: states[2]})
+    office = Office(crew, plan=plan)
+    crew.train({3: states[3]})
+    office.hear(crew)
+    assert [copy.version for copy in office.post.take(Copy)] == [Version(1, 1)]
+    assert [offer.version for offer in office.post.take(Persist)] == [Version(1, 1)]
+    office.desk.copied(Copied(version=Version(1, 1), error="its process has ended"))
+    office.hear(crew)
+    assert [copy.version for copy in office.post.take(Copy)][1:] == [Version(2, 1)]
+    assert [offer.version for offer in office.post.take(Persist)][1:] == [Version(2, 1)]
+    crew.close()
+
+
 def test_a_checkpoint_is_told(office):
     office.desk.written(Persisted(version=NEWEST, reason="due", seconds=0.1, path="p"))
     assert [(event.step, event.path) for event in office.events] == [(3, "p")]
+
+
+def write(office, version):
+    writer = JobWriter(JOB, office.root, office.root.parent)
+    assert writer.hold(version)
+    writer.write(version)
+    writer.release()
+    office.desk.written(Persisted(version=version, reason="due", seconds=0.1, path="p"))
+
+
+def test_a_checkpoint_can_be_loaded_when_memory_is_gone(crew, office):
+    write(office, Version(2, 1))
+    for node in ("n0", "n1"):
+        office.lose(node)
+    assert office.versions() == [2]
+    crew.folder.joinpath("checkpoints/step-2/.metadata").unlink()
+    another = Office(crew)
+    for node in ("n0", "n1"):
+        another.lose(node)
+    assert another.versions() == [], "a coordinator that was started again looks for itself"
+
+
+def test_what_could_not_be_loaded_is_not_told_again(crew, office):
+    office.desk.refuse(NEWEST, "a chunk is damaged")
+    office.desk.refuse(NEWEST, "a chunk is damaged")
+    assert office.versions() == [2, 1]
+    (event,) = office.events
+    assert event.reason == "a chunk is damaged; whatever is older is tried next"
+    office.desk.connected("n0", crew.arenas["n0"].held())
+    assert office.versions() == [3, 2, 1], "what came back may mend it"
 
 
 def test_the_end_waits_for_the_last_checkpoint(office):
@@ -133,5 +186,5 @@ def test_the_end_waits_for_the_last_checkpoint(office):
 
 def test_without_checkpoints_the_end_waits_for_nobody(crew):
     ended = []
-    Office(crew, persists=False).desk.persist_last("", lambda: ended.append(1))
+    Office(crew, checkpoints=False).desk.persist_last("", lambda: ended.append(1))
     assert ended == [1]

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from holdfast.control.order import FullPlan, Joiner, Order, PlanWithout, SamePlan, Share
-from holdfast.control.report import LOSS_PART, Member, Outcome, Report
+from holdfast.control.report import LOSS_ADDEND, Member, Outcome, Report
 from holdfast.control.state import WorkerState
 from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.job import messages, wire
@@ -60,7 +60,7 @@ STATE = WorkerState(
         epoch=1,
         version=4,
         base=1,
-        sums={(0, 1, 0): (0, 1), LOSS_PART: (1,)},
+        sums={(0, 1, 0): (0, 1), LOSS_ADDEND: (1,)},
         results=((0, 1),),
         outcome=OUTCOME,
     ),

@@ -12,7 +12,7 @@ from holdfast.job.config import SnapshotSection
 from holdfast.job.faults import Fault
 from holdfast.job.launcher import JobFailed, run_job
 from holdfast.job.prepare import prepare_job
-from holdfast.observe.events import Persisted, StepDone
+from holdfast.observe.events import Decided, Persisted, StepDone
 from holdfast.snapshot.arena import Arena
 from holdfast.snapshot.checkpoints import list_checkpoints
 from support.chaos import check_equal, left_behind, make_config, shared_memory
@@ -20,8 +20,11 @@ from support.chaos import check_equal, left_behind, make_config, shared_memory
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
 NUM_STEPS = 40
+LONG = 140
+"""Steps of a run in which checkpoints are waited for: they are written when nobody else works."""
 STAGES = {"replicas": 2, "stages": 2}
 REPLICAS = {"replicas": 3}
+ONE_HOLDER = {"stages": 3}
 EVERY_STEP = SnapshotSection(every=1)
 
 
@@ -32,18 +35,21 @@ class Runs:
         self._template, self._folder = template, folder
         self._calm = {}
         self.events = []
+        self.num_steps = NUM_STEPS
 
     def calm(self, shape):
         key = str(shape)
         if key not in self._calm:
-            config = make_config(shape, NUM_STEPS, str(self._folder / f"calm-{len(self._calm)}"))
+            config = make_config(
+                shape, self.num_steps, str(self._folder / f"calm-{len(self._calm)}")
+            )
             self._calm[key] = run_job(prepare_job(config), template=self._template)
         return self._calm[key]
 
     def run(self, shape, name="run", do=None, job=None, **more):
         """`do`: what is called, once, when a step is done."""
         more.setdefault("snapshot", EVERY_STEP)
-        config = make_config(shape, NUM_STEPS, str(self._folder / name), **more)
+        config = make_config(shape, self.num_steps, str(self._folder / name), **more)
         config = msgspec.structs.replace(
             config, job=msgspec.structs.replace(config.job, **job or {})
         )
@@ -61,6 +67,22 @@ class Runs:
         """Every worker, whatever its incarnation."""
         for worker in psutil.Process(self._template.pid).children():
             worker.kill()
+
+    def stop_all(self):
+        """Nobody writes any more; they can still be killed."""
+        for worker in psutil.Process(self._template.pid).children():
+            worker.suspend()
+
+    def when(self, is_due, do):
+        """(For `do`) At the first step from the fifth on at which it is due."""
+        done = []
+
+        def look():
+            if not done and is_due():
+                done.append(True)
+                do()
+
+        return dict.fromkeys(range(5, self.num_steps - 5), look)
 
     def same(self, shape, **more):
         result = self.run(shape, **more)
@@ -92,13 +114,34 @@ def agent_of(folder, worker):
     return pid
 
 
+def lose_node(folder, node):
+    """Its agent and its memory, what it keeps for others included."""
+    agent = agent_of(folder, f"{node}.g0")
+    for path in arenas(folder):
+        if f".{node}-" in path.name:
+            path.unlink()
+    os.kill(agent, signal.SIGKILL)
+
+
+def spoil(folder, worker):
+    """One byte of every version in a worker's arena."""
+    for path in arenas(folder):
+        if f"-{worker}~" in path.name:
+            arena = Arena.open(path)
+            key = arena.layout.entries[0].key
+            for version in arena.versions().values():
+                arena.slot(version).memory(key)[1] ^= 1
+            arena.close()
+
+
 @pytest.mark.parametrize("shape", [STAGES, REPLICAS])
 def test_every_worker_is_killed_at_once(runs, shape):
     report = runs.same(shape, do={7: runs.kill_all})
     assert report.restores
     assert all(restore.steps_redone <= 2 for restore in report.restores)
     origins = {origin for restore in report.restores for origin in restore.bytes_by_origin}
-    assert origins <= {"local memory", "peer memory"}
+    # Parity: one worker may have died before it had sealed what all others had.
+    assert origins <= {"local memory", "peer memory", "parity"}
 
 
 def test_every_worker_is_killed_again_and_again(runs):
@@ -114,11 +157,7 @@ def test_all_holders_of_one_stage_are_lost(runs):
 
 def test_a_lost_nodes_memory_is_computed_from_parity(runs, tmp_path):
     def lose_node_and_workers():
-        agent = agent_of(tmp_path, "n2.g0")
-        for path in arenas(tmp_path):
-            if "-n2.g0~" in path.name:
-                path.unlink()
-        os.kill(agent, signal.SIGKILL)
+        lose_node(tmp_path, "n2")
         runs.kill_all()
 
     report = runs.same(REPLICAS, do={7: lose_node_and_workers})
@@ -148,6 +187,110 @@ def test_memory_outlives_the_agent_that_owns_it(runs, tmp_path):
     unprotected = SnapshotSection(every=1, parity=False)
     report = runs.same(STAGES, do={7: kill_agent_and_workers}, snapshot=unprotected)
     assert report.restores
+
+
+def test_one_holder_is_lost_with_its_memory_and_lives_on_in_copies(runs, tmp_path):
+    def are_copied():
+        copies = [Arena.open(path) for path in arenas(tmp_path) if "@" in path.name]
+        held = [bool(copy.versions()) for copy in copies]
+        for copy in copies:
+            copy.close()
+        return len(held) == ONE_HOLDER["stages"] and all(held)
+
+    def lose_node_and_workers():
+        lose_node(tmp_path, "n1")
+        runs.kill_all()
+
+    report = runs.same(ONE_HOLDER, do=runs.when(are_copied, lose_node_and_workers))
+    (restore, *_) = report.restores
+    assert restore.bytes_by_origin["peer memory"] > 0
+    assert restore.steps_redone < NUM_STEPS / 2
+
+
+def test_a_damaged_chunk_is_computed_from_parity(runs, tmp_path):
+    def spoil_and_kill():
+        runs.stop_all()
+        spoil(tmp_path, "n1.g0")
+        runs.kill_all()
+
+    report = runs.same(REPLICAS, do={7: spoil_and_kill})
+    assert report.restores[0].bytes_by_origin["parity"] > 0
+    assert "checksum" in " ".join(report.restores[0].sources)
+
+
+def num_written(runs):
+    return sum(isinstance(event, Persisted) and not event.error for event in runs.events)
+
+
+def forget_all(folder):
+    for path in arenas(folder):
+        path.unlink()
+
+
+def test_without_any_memory_the_newest_checkpoint_is_loaded(runs, tmp_path):
+    def forget_and_kill():
+        forget_all(tmp_path)
+        runs.kill_all()
+
+    snapshot = SnapshotSection(every=2, persist_every_steps=4)
+    runs.num_steps = LONG
+    due = runs.when(lambda: num_written(runs), forget_and_kill)
+    report = runs.same(STAGES, do=due, snapshot=snapshot)
+    (restore, *_) = report.restores
+    assert list(restore.bytes_by_origin) == ["storage"]
+    assert restore.steps_redone > 0
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(runs, tmp_path):
+    def damage_and_kill():
+        runs.stop_all()
+        forget_all(tmp_path)
+        newest, *_ = list_checkpoints(tmp_path / "run" / "checkpoints")
+        file = next(Path(newest.path).glob("*.distcp"))
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        runs.kill_all()
+
+    snapshot = SnapshotSection(every=2, persist_every_steps=2)
+    runs.num_steps = LONG
+    due = runs.when(lambda: num_written(runs) >= 2, damage_and_kill)
+    report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
+    assert report.restores[-1].bytes_by_origin["storage"] > 0
+    told = [event.reason for event in runs.events if isinstance(event, Decided)]
+    assert any("is damaged: its checksum does not fit" in reason for reason in told)
+
+
+def test_versions_that_cannot_be_loaded_are_passed_over(runs, tmp_path):
+    """Everything that one worker has in memory is damaged, and nobody else has it."""
+
+    def spoil_and_kill():
+        runs.stop_all()
+        spoil(tmp_path, "n1.g0")
+        runs.kill_all()
+
+    snapshot = SnapshotSection(every=2, parity=False, persist_every_steps=4)
+    runs.num_steps = LONG
+    due = runs.when(lambda: num_written(runs), spoil_and_kill)
+    report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
+    assert report.restores[-1].bytes_by_origin["storage"] > 0, "others may have it in memory"
+    passed = [event.reason for event in runs.events if isinstance(event, Decided)]
+    assert any("whatever is older is tried next" in reason for reason in passed)
+
+
+def test_where_nothing_can_be_loaded_the_job_ends(runs, tmp_path):
+    def spoil_and_kill():
+        runs.stop_all()
+        spoil(tmp_path, "n1.g0")
+        runs.kill_all()
+
+    with pytest.raises(JobFailed, match="no snapshot is whole"):
+        runs.run(
+            ONE_HOLDER, do={7: spoil_and_kill}, snapshot=SnapshotSection(every=1, parity=False)
+        )
+    told = [event.details for event in runs.events if isinstance(event, Decided)]
+    refused = [details["version"] for details in told if "version" in details]
+    assert 2 <= len(refused) == len(set(refused)) <= 3, "each version once"
 
 
 def test_a_stopped_job_is_taken_up_again(runs, tmp_path):

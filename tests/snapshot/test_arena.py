@@ -337,3 +337,29 @@ def _run_and_kill(arena, after):
                 assert writer.poll() is None
         finally:
             writer.send_signal(signal.SIGKILL)
+
+
+def test_held_versions_are_not_overwritten_until_others_are(tmp_path):
+    arena = Arena.create("a", msgspec.structs.replace(LAYOUT, num_slots=4), tmp_path)
+    for step in range(1, 5):
+        write(arena, Version(step, 0), step)
+    arena.hold([Version(1, 0), Version(2, 0), Version(9, 0)])
+    for step in range(5, 9):
+        write(arena, Version(step, 0), step)
+        assert sorted(v.step for v in arena.versions().values()) == [1, 2, step - 1, step]
+    arena.hold([Version(8, 0)])
+    for step in range(9, 13):
+        write(arena, Version(step, 0), step)
+    assert sorted(v.step for v in arena.versions().values()) == [8, 10, 11, 12]
+    arena.close()
+
+
+def test_what_is_held_gives_way_to_what_is_pinned(tmp_path):
+    arena = Arena.create("a", msgspec.structs.replace(LAYOUT, num_slots=3), tmp_path)
+    for step in (1, 2, 3):
+        write(arena, Version(step, 0), step)
+    arena.hold([Version(1, 0), Version(2, 0)])
+    assert arena.pin(Version(3, 0))
+    write(arena, Version(4, 0), 4)
+    assert sorted(v.step for v in arena.versions().values()) == [2, 3, 4]
+    arena.close()

@@ -50,8 +50,8 @@ def test_contradictions_are_refused():
         Layout((entry("a", 1),), rows=(ParityRow("p", ()),)).check()
     with pytest.raises(HoldfastError, match="no entry to be stored in"):
         Layout((entry("a", 1),), rows=(ParityRow("a", ()),)).check()
-    with pytest.raises(HoldfastError, match="1 to 3 slots, not 4"):
-        Layout((), num_slots=4).check()
+    with pytest.raises(HoldfastError, match="1 to 4 slots, not 5"):
+        Layout((), num_slots=5).check()
 
 
 def test_a_layout_is_its_text():

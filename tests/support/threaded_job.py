@@ -40,7 +40,7 @@ from holdfast.engine.trainer import Trainer
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
 from holdfast.plan.plan import Plan
-from support.training import _INITIAL_SEED, _RUN_SEED, Task, reference_run
+from support.training import INITIAL_SEED, RUN_SEED, Task, reference_run
 
 DEADLINE_S = 40.0
 ANY_STEP = -1
@@ -100,7 +100,9 @@ class ThreadLink:
             self.job.facts.put(WorkerTold(state))
 
     def step_done(self, report: StepReport) -> None:
-        self.job.steps.setdefault(self.member, []).append(report)
+        with self.job.stepped:
+            self.job.steps.setdefault(self.member, []).append(report)
+            self.job.stepped.notify_all()
 
     def plan_changed(self, report: ChangeReport) -> None:
         self.job.changes.append((self.member, report))
@@ -131,6 +133,7 @@ class ThreadedJob:
         self.threads: dict[Member, threading.Thread] = {}
         self.trainers: dict[Member, Trainer] = {}
         self.steps: dict[Member, list[StepReport]] = {}
+        self.stepped = threading.Condition()
         self.changes: list[tuple[Member, ChangeReport]] = []
         self.recoveries: list[tuple[Member, RecoveryReport]] = []
         self.decisions: list[str] = []
@@ -177,6 +180,16 @@ class ThreadedJob:
         told = NodeConnected(node="n0", agent="a", places=self.plan.workers, workers=alive)
         self.facts.put(told)
 
+    def await_step(self) -> None:
+        """Until somebody has done one step more than anybody has now."""
+
+        def newest() -> int:
+            return max((r.step for found in self.steps.values() for r in found), default=-1)
+
+        with self.stepped:
+            now = newest()
+            assert self.stepped.wait_for(lambda: newest() > now, DEADLINE_S), "nobody gets on"
+
     @property
     def final_trainers(self) -> list[Trainer]:
         """Of the workers that finished the last step."""
@@ -222,11 +235,11 @@ class ThreadedJob:
         link, task = self.links[member], self.task
         trainer = Trainer(
             member,
-            model=LlamaModel(task.shape, LlamaOptions(dropout=task.dropout), seed=_INITIAL_SEED),
+            model=LlamaModel(task.shape, LlamaOptions(dropout=task.dropout), seed=INITIAL_SEED),
             data=task.data,
             config=TrainerConfig(
                 num_steps=task.num_steps,
-                seed=_RUN_SEED,
+                seed=RUN_SEED,
                 dtype=task.dtype,
                 optimizer=task.optimizer,
                 timeout_ms=20_000,

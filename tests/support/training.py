@@ -41,7 +41,7 @@ TIED = LlamaShape(dim=32, num_layers=3, num_heads=8, num_kv_heads=4, hidden=40, 
 
 ADAM = OptimizerConfig()
 TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
-_INITIAL_SEED, _DATA_SEED, _RUN_SEED = 1, 3, 7
+INITIAL_SEED, DATA_SEED, RUN_SEED = 1, 3, 7
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,7 @@ class Task:
     @property
     def data(self) -> SyntheticTask:
         shape = self.shape
-        return SyntheticTask(
-            shape.vocab, self.length, self.rows, _DATA_SEED, shortest=self.shortest
-        )
+        return SyntheticTask(shape.vocab, self.length, self.rows, DATA_SEED, shortest=self.shortest)
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
@@ -172,11 +170,11 @@ def train_worker(
     trainer = scripted_trainer(
         worker,
         plans,
-        model=LlamaModel(task.shape, LlamaOptions(dropout=task.dropout), seed=_INITIAL_SEED),
+        model=LlamaModel(task.shape, LlamaOptions(dropout=task.dropout), seed=INITIAL_SEED),
         data=task.data,
         config=TrainerConfig(
             num_steps=task.num_steps,
-            seed=_RUN_SEED,
+            seed=RUN_SEED,
             dtype=task.dtype,
             optimizer=task.optimizer,
             **settings,
@@ -255,7 +253,7 @@ def reference_run(task: Task) -> Record:
         return [data.micro_batch(step, index) for index in range(task.num_micro_batches)]
 
     def mask(step: int, number: int, unit: str, site: str, shape: tuple[int, ...]) -> Tensor:
-        source = Numbers(_RUN_SEED, step, number).dropout(unit, site)
+        source = Numbers(RUN_SEED, step, number).dropout(unit, site)
         return dropout(torch.ones(shape, dtype=DTYPES[task.dtype]), source, task.dropout)
 
     settings = Settings(
@@ -266,7 +264,7 @@ def reference_run(task: Task) -> Record:
         clip_norm=optimizer.clip_limit,
         mask=mask if task.dropout else None,
     )
-    state = initial_state(task.shape, _INITIAL_SEED, dtype=DTYPES[task.dtype])
+    state = initial_state(task.shape, INITIAL_SEED, dtype=DTYPES[task.dtype])
     return train(task.shape, state, batches, task.num_steps, settings)
 
 

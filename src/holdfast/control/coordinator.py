@@ -110,8 +110,8 @@ class Coordinator:
                 return self._connected(fact)
             case NodeLost(node=node):
                 desk.roster.lose(node, desk.now_ms)
-            case NodeDead(node=node, reason=reason):
-                dead = dict.fromkeys(desk.roster.bury(node))
+            case NodeDead(node=node, reason=reason, will_return=will_return):
+                dead = dict.fromkeys(desk.roster.bury(node, will_return=will_return))
                 dead.update(dict.fromkeys(self._members_on(node)))
                 desk.gone.update((member, reason or f"{node} is dead") for member in dead)
                 desk.changed()

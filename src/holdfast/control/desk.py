@@ -70,10 +70,10 @@ class Desk:
         return self.can_never_return(name)
 
     def can_never_return(self, name: str) -> bool:
-        """Its node is dead, or does not start it any more."""
+        """Its node is dead for good, or does not start it any more."""
         node = self.roster.nodes.get(node_of(name))
         if node is None or node.is_dead:
-            return node is not None
+            return node is not None and not node.will_return
         if not node.is_connected or name in self.roster.starting or name in self._alive(node.name):
             return False
         return name not in node.places or not self.may_start(name)

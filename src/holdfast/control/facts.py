@@ -34,6 +34,8 @@ class NodeDead(msgspec.Struct, frozen=True):
 
     node: str
     reason: str = ""
+    will_return: bool = False
+    """It is started again, without anything."""
 
 
 class WorkerTold(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ and not at all if the agreement said to switch.
 from collections.abc import Iterable
 
 from holdfast.control.order import Freeze, Order
-from holdfast.control.report import LOSS_PART, Member, Outcome, Part, Report, Slot
+from holdfast.control.report import LOSS_ADDEND, Addend, Member, Outcome, Report, Slot
 from holdfast.control.rules import Rules
 from holdfast.control.state import WorkerState
 from holdfast.errors import invariant
@@ -47,7 +47,7 @@ class MemberLedger:
         self.blamed: tuple[str, ...] = ()
         self._void_asked = 0
         self._vote = 0
-        self._sums: dict[Part, dict[int, None]] = {}
+        self._sums: dict[Addend, dict[int, None]] = {}
         self._results: dict[Slot, None] = {}
         self._current: tuple[int, ...] = ()
         self._report: Report | None = None
@@ -59,31 +59,31 @@ class MemberLedger:
         self.base = epoch_of_plan
         self._forget_step()
 
-    def added(self, unit: int, micro_batch: int, parts: Iterable[Part]) -> None:
+    def added(self, unit: int, micro_batch: int, addends: Iterable[Addend]) -> None:
         """The gradient of one micro-batch and one adding unit is now in these local sums."""
-        for part in parts:
-            invariant(part[2] == unit, f"unit {unit} cannot add to part {part}")
-            self._add(part, micro_batch)
+        for addend in addends:
+            invariant(addend[2] == unit, f"unit {unit} cannot add to {addend}")
+            self._add(addend, micro_batch)
 
     def spoke(self, micro_batch: int) -> None:
         """Its loss is known here."""
-        self._add(LOSS_PART, micro_batch)
+        self._add(LOSS_ADDEND, micro_batch)
 
-    def _add(self, part: Part, micro_batch: int) -> None:
-        numbers = self._sums.setdefault(part, {})
-        invariant(micro_batch not in numbers, f"{self.member} adds {micro_batch} to {part} twice")
+    def _add(self, addend: Addend, micro_batch: int) -> None:
+        numbers = self._sums.setdefault(addend, {})
+        invariant(micro_batch not in numbers, f"{self.member} adds {micro_batch} to {addend} twice")
         numbers[micro_batch] = None
 
-    def torn(self, parts: Iterable[Part]) -> None:
+    def torn(self, addends: Iterable[Addend]) -> None:
         """An accumulation was interrupted: these sums are worth nothing any more."""
-        for part in parts:
-            self._sums.pop(part, None)
+        for addend in addends:
+            self._sums.pop(addend, None)
 
     def reduced(self, slot: Slot) -> None:
         """Its result is complete here, and its group was not given up since."""
         self._results[slot] = None
-        for part in [part for part in self._sums if part[:2] == slot]:
-            del self._sums[part]
+        for addend in [addend for addend in self._sums if addend[:2] == slot]:
+            del self._sums[addend]
 
     def applied(self, outcome: Outcome) -> None:
         invariant(
@@ -162,8 +162,8 @@ class MemberLedger:
         )
         return self._report
 
-    def _told_sums(self) -> dict[Part, tuple[int, ...]]:
-        told = {part: tuple(sorted(numbers)) for part, numbers in self._sums.items()}
+    def _told_sums(self) -> dict[Addend, tuple[int, ...]]:
+        told = {addend: tuple(sorted(numbers)) for addend, numbers in self._sums.items()}
         if self.rules.exact_sets or not told:
             return told
         whole = frozenset.intersection(*(frozenset(numbers) for numbers in told.values()))
@@ -250,9 +250,9 @@ class MemberLedger:
                 f"{self.member} is at {self.version}, order {order.number} goes on at {share.step}",
             )
             self.version, self.outcome = share.step, share.outcome
-        kept = {part: self._sums[part] for part in self._sums if part[:2] in share.keep}
+        kept = {addend: self._sums[addend] for addend in self._sums if addend[:2] in share.keep}
         if share.speak:
-            kept[LOSS_PART] = dict.fromkeys(share.speak)
+            kept[LOSS_ADDEND] = dict.fromkeys(share.speak)
         self._sums = kept
         self.base, self.before = share.base, 0
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.control.report import Outcome, Part, Slot
+from holdfast.control.report import Addend, Outcome, Slot
 from holdfast.plan.plan import Plan
 from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
@@ -76,7 +76,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Micro-batches whose loss, known here, counts."""
     micro_batches: tuple[int, ...] = ()
     """What has to run again, the same for everybody."""
-    recompute: dict[Part, tuple[int, ...]] = {}
+    recompute: dict[Addend, tuple[int, ...]] = {}
     """Of those, what is added to which sum; nothing else is."""
     rate_factor: float = 1.0
 

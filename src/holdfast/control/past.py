@@ -21,11 +21,10 @@ from holdfast.control.history import (
     Voided,
     Wanted,
 )
-from holdfast.control.order import FullPlan, Order, PlanChange, SamePlan
+from holdfast.control.order import Order, read_plan
 from holdfast.control.report import Member
 from holdfast.control.rules import Rules
 from holdfast.plan.plan import Plan
-from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
 
 
@@ -89,7 +88,7 @@ class Past:
     def _ordered(self, order: Order, step: int, target: tuple[int, ...]) -> None:
         self.number = max(self.number, order.number)
         self.orders[order.number] = order
-        self.plans[order.number] = self.plan_of(order.plan)
+        self.plans[order.number] = read_plan(order.plan, self.plans)
         if order.kind == "change":
             self.outstanding, self.voided = order, None
             return
@@ -108,13 +107,6 @@ class Past:
         if self.outstanding is not None:
             self.cancelled[self.outstanding.number] = None
         self.outstanding, self.voided = None, None
-
-    def plan_of(self, change: PlanChange) -> Plan:
-        if isinstance(change, FullPlan):
-            return parse_plan(change.text)
-        if isinstance(change, SamePlan):
-            return self.plans[change.epoch]
-        return without_workers(self.plans[change.epoch], change.gone)[0]
 
     def same(self, member: Member) -> Member:
         """Who a process is."""

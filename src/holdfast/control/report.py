@@ -7,7 +7,7 @@ Versions count finished steps: a worker at version v has done steps 0 .. v - 1 a
 
 Gradients are counted by *slot*: one exchange of one unit, (unit, number of the exchange), of the
 plan under which the step was begun. Until its exchange has ended here, a slot is a local sum. What
-is in a sum is said by *part*, (unit, number of the exchange, unit that adds), since a tied tensor
+is in a sum is said by *addend*, (unit, number of the exchange, unit that adds), since a tied tensor
 gets its gradient from two units. From the end of the exchange on, the slot is the reduced result.
 The losses of micro-batches are a slot, too: they are added up like gradients, each exactly once.
 """
@@ -15,10 +15,10 @@ The losses of micro-batches are a slot, too: they are added up like gradients, e
 import msgspec
 
 Slot = tuple[int, int]
-Part = tuple[int, int, int]
+Addend = tuple[int, int, int]
 
 LOSS: Slot = (-1, 0)
-LOSS_PART: Part = (-1, 0, -1)
+LOSS_ADDEND: Addend = (-1, 0, -1)
 
 
 class Member(msgspec.Struct, frozen=True, order=True):
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     base: int
     """The epoch whose plan numbers the slots below: the one in which step `version` was begun."""
-    sums: dict[Part, tuple[int, ...]] = {}
+    sums: dict[Addend, tuple[int, ...]] = {}
     """Of step `version`: the micro-batches in each local sum, in order."""
     results: tuple[Slot, ...] = ()
     """Of step `version`: reduced, completion seen, and the group not given up since."""

@@ -10,7 +10,7 @@ ends nowhere before everybody has entered it.
 
 **Through c.** A slot whose result exists anywhere is taken from there. Otherwise the local sums of
 the survivors are kept, and exactly the micro-batches missing from them are computed again, added to
-that part and no other. Sums not named here are dropped. Where several workers of one stage hold a
+that addend and no other. Sums not named here are dropped. Where several workers of one stage hold a
 slot (an unsplit tensor, a shared head), each has a share of every micro-batch, so the stage's sums
 count only if all of them contain the same.
 
@@ -30,7 +30,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.control.order import Share
-from holdfast.control.report import LOSS, LOSS_PART, Outcome, Part, Report, Slot
+from holdfast.control.report import LOSS, LOSS_ADDEND, Addend, Outcome, Report, Slot
 from holdfast.errors import invariant
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
@@ -52,13 +52,13 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     done: tuple[Slot, ...]
     keep: dict[Slot, tuple[str, ...]]
     speak: dict[str, tuple[int, ...]]
-    recompute: dict[Part, tuple[int, ...]]
+    recompute: dict[Addend, tuple[int, ...]]
     rate_factor: float
     reason: str
 
     @cached_property
     def micro_batches(self) -> tuple[int, ...]:
-        """All that have to run again for some part."""
+        """All that have to run again for some addend."""
         return tuple(sorted({number for missing in self.recompute.values() for number in missing}))
 
     def share(self, worker: str, *, revert: bool = False) -> Share:
@@ -74,9 +74,9 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             speak=self.speak.get(worker, ()),
             micro_batches=self.micro_batches,
             recompute={
-                part: numbers
+                addend: numbers
                 for slot in (*held, LOSS)
-                for part, numbers in self._missing.get(slot, ())
+                for addend, numbers in self._missing.get(slot, ())
             },
             rate_factor=self.rate_factor,
         )
@@ -90,12 +90,12 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _turned(self.keep)
 
     @cached_property
-    def _missing(self) -> dict[Slot, list[tuple[Part, tuple[int, ...]]]]:
-        """Per slot, its parts that miss something."""
-        found: dict[Slot, list[tuple[Part, tuple[int, ...]]]] = {}
-        for part, numbers in self.recompute.items():
+    def _missing(self) -> dict[Slot, list[tuple[Addend, tuple[int, ...]]]]:
+        """Per slot, its addends that miss something."""
+        found: dict[Slot, list[tuple[Addend, tuple[int, ...]]]] = {}
+        for addend, numbers in self.recompute.items():
             if numbers:
-                found.setdefault(part[:2], []).append((part, numbers))
+                found.setdefault(addend[:2], []).append((addend, numbers))
         return found
 
 
@@ -142,7 +142,7 @@ def resolve(
     if mode == "fast" and not give and not done and any(counted.values()):
         target = frozenset(_live_routes(base, plan)).union(*counted.values())
     recompute = {
-        part: tuple(sorted(target - found)) for part, found in counted.items() if target - found
+        addend: tuple(sorted(target - found)) for addend, found in counted.items() if target - found
     }
     outcome = _outcome(ordered, version) if behind else None
     made = Resolution(
@@ -208,13 +208,13 @@ class _Step:
         self,
     ) -> tuple[
         dict[Slot, tuple[str, ...]],
-        dict[Part, frozenset[int]],
+        dict[Addend, frozenset[int]],
         dict[Slot, str],
         tuple[Slot, ...],
     ]:
-        """Whose sums are kept, what is in them by part, who gives results, what needs nothing."""
+        """Whose sums are kept, what is in them by addend, who gives results, what needs nothing."""
         keep: dict[Slot, tuple[str, ...]] = {}
-        counted: dict[Part, frozenset[int]] = {}
+        counted: dict[Addend, frozenset[int]] = {}
         give: dict[Slot, str] = {}
         done: list[Slot] = []
         for slot, holders in self.holders.items():
@@ -226,9 +226,9 @@ class _Step:
             else:
                 keep[slot] = self._whole(slot, holders, self._void(slot, holders))
                 for adder in self._adders[slot]:
-                    part = (*slot, adder)
-                    counted[part] = self._union(part, keep[slot])
-        counted[LOSS_PART] = self._union(LOSS_PART, self._speaking())
+                    addend = (*slot, adder)
+                    counted[addend] = self._union(addend, keep[slot])
+        counted[LOSS_ADDEND] = self._union(LOSS_ADDEND, self._speaking())
         return keep, counted, give, tuple(done)
 
     def _speaking(self) -> tuple[str, ...]:
@@ -263,19 +263,19 @@ class _Step:
     def _has_sum(self, worker: str, slot: Slot) -> bool:
         return any(self._sum(worker, (*slot, adder)) for adder in self._adders[slot])
 
-    def _sum(self, worker: str, part: Part) -> tuple[int, ...]:
+    def _sum(self, worker: str, addend: Addend) -> tuple[int, ...]:
         report = self._reported(worker)
-        return tuple(sorted(report.sums.get(part, ()))) if report else ()
+        return tuple(sorted(report.sums.get(addend, ()))) if report else ()
 
-    def _union(self, part: Part, workers: tuple[str, ...]) -> frozenset[int]:
+    def _union(self, addend: Addend, workers: tuple[str, ...]) -> frozenset[int]:
         """Of all stages; two stages never contain the same micro-batch."""
         found: dict[int, str] = {}
         for worker in workers:
-            for number in self._sum(worker, part):
+            for number in self._sum(worker, addend):
                 other = found.setdefault(number, worker)
                 invariant(
-                    other == worker or self._same_stage(other, worker, part[2]),
-                    f"{other} and {worker} both have micro-batch {number} in part {part}",
+                    other == worker or self._same_stage(other, worker, addend[2]),
+                    f"{other} and {worker} both have micro-batch {number} in addend {addend}",
                 )
         return frozenset(found)
 
@@ -291,19 +291,19 @@ class _Step:
         """
         newest = max((self._seated[worker].epoch for worker in workers), default=0)
         late = dict.fromkeys(w for w in workers if self._seated[w].epoch == newest)
-        parts = [(*slot, adder) for adder in self._adders[slot]] if slot != LOSS else [LOSS_PART]
-        again = {(part, n) for worker in late for part in parts for n in self._sum(worker, part)}
+        addends = [LOSS_ADDEND] if slot == LOSS else [(*slot, a) for a in self._adders[slot]]
+        again = {(a, n) for worker in late for a in addends for n in self._sum(worker, a)}
         return tuple(
             worker
             for worker in workers
             if worker not in late
-            and any((part, n) in again for part in parts for n in self._sum(worker, part))
+            and any((a, n) in again for a in addends for n in self._sum(worker, a))
         )
 
     def speakers(self, target: frozenset[int]) -> dict[str, tuple[int, ...]]:
         """Each loss that counts, and who says it."""
         said = {
-            worker: tuple(n for n in self._sum(worker, LOSS_PART) if n in target)
+            worker: tuple(n for n in self._sum(worker, LOSS_ADDEND) if n in target)
             for worker in self._speaking()
         }
         return {worker: numbers for worker, numbers in said.items() if numbers}

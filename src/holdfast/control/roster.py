@@ -21,6 +21,8 @@ class Node(msgspec.Struct, kw_only=True):
     is_connected: bool = False
     lost_ms: int = 0
     is_dead: bool = False
+    will_return: bool = False
+    """Dead, but to be started again."""
     kept: tuple[Kept, ...] = ()
 
     def is_lost(self, now_ms: int, after_ms: int) -> bool:
@@ -73,10 +75,11 @@ class Roster:
             known.is_connected, known.lost_ms = False, now_ms
         self.away[node] = None
 
-    def bury(self, node: str) -> list[Member]:
+    def bury(self, node: str, *, will_return: bool = False) -> list[Member]:
         """A node is dead; the processes that died with it."""
         known = self.nodes.setdefault(node, Node(name=node))
         known.is_connected, known.is_dead, known.kept = False, True, ()
+        known.will_return = will_return
         self.away[node] = None
         dead = self.on_node(node)
         for member in dead:

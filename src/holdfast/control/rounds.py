@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.control.order import Order, PlanWithout, Share
 from holdfast.control.past import Past, members_of
-from holdfast.control.report import LOSS_PART, Member, Report
+from holdfast.control.report import LOSS_ADDEND, Member, Report
 from holdfast.control.resolve import Resolution, StateLost, resolve
 from holdfast.errors import HoldfastError
 from holdfast.plan.survive import without_workers
@@ -137,10 +137,10 @@ def _known_target(past: Past, reports: list[Report], base_epoch: int) -> tuple[i
 
 
 def _restricted(made: Resolution, target: tuple[int, ...], num_micro_batches: int) -> Resolution:
-    missing = {part: _both(numbers, target) for part, numbers in made.recompute.items()}
+    missing = {addend: _both(numbers, target) for addend, numbers in made.recompute.items()}
     return msgspec.structs.replace(
         made,
-        recompute={part: numbers for part, numbers in missing.items() if numbers},
+        recompute={addend: numbers for addend, numbers in missing.items() if numbers},
         rate_factor=sqrt(len(target) / num_micro_batches),
     )
 
@@ -152,7 +152,7 @@ def _both(numbers: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
 def _target_of(made: Resolution) -> tuple[int, ...]:
     """Every micro-batch that counts has a loss, said by somebody or still to be computed."""
     said = [number for numbers in made.speak.values() for number in numbers]
-    return tuple(sorted({*said, *made.recompute.get(LOSS_PART, ())}))
+    return tuple(sorted({*said, *made.recompute.get(LOSS_ADDEND, ())}))
 
 
 def _decision(

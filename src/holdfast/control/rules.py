@@ -15,7 +15,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     freeze: bool = True
     """Who has reported does nothing more in any older epoch."""
     exact_sets: bool = True
-    """Sums are told part by part. Off: a micro-batch counts as done when its last part is."""
+    """Sums are told addend by addend. Off: a micro-batch counts as done when its last addend is."""
     outcome_record: bool = True
     """Who follows uses the outcome of those who applied. Off: it computes its own."""
     fresh_numbers: bool = True

@@ -28,7 +28,7 @@ _NUM_EXTRA = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Ballot:
     """What one worker brings along."""
 
     squares: Tensor
@@ -51,7 +51,7 @@ class Agreed:
 
 
 def agree(
-    part: Part,
+    ballot: Ballot,
     everyone: LiveGroup | None,
     clip_norm: float | None,
     *,
@@ -61,10 +61,10 @@ def agree(
     entered: Callable[[], object] | None = None,
 ) -> Agreed:
     """`entered` is called when this worker is in, and does not know yet what comes out."""
-    num_units = part.squares.numel()
+    num_units = ballot.squares.numel()
     vector = torch.zeros(num_units + _NUM_EXTRA, dtype=torch.float64)
-    vector[:num_units] = part.squares
-    extra = (part.loss_sum, part.num_tokens, part.stop, part.ready, part.ready**2)
+    vector[:num_units] = ballot.squares
+    extra = (ballot.loss_sum, ballot.num_tokens, ballot.stop, ballot.ready, ballot.ready**2)
     vector[num_units:] = torch.tensor(extra, dtype=torch.float64)
     count = 1
     if everyone is not None:

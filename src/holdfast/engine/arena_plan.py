@@ -5,6 +5,10 @@ leads away from v. It is in step s only if everybody has entered the agreement o
 everybody has sealed s - 2 by then, and perhaps not s - 1. So with a snapshot of every step an arena
 needs three slots: the version in the making, the one before, and the one that everybody has. With
 longer intervals everybody has the one before, and two slots are enough.
+
+Where other nodes keep copies, they copy as fast as they can, which may take many steps. The last
+version that all of them have is what is left when a node is lost, so everybody keeps it in a slot
+more until the next is copied, too.
 """
 
 import msgspec
@@ -48,12 +52,20 @@ def plan_arenas(plan: Plan, options: SnapshotOptions) -> ArenaPlan:
     told: list[str] = []
     for every in dict.fromkeys((options.every, max(2, options.every))):
         for parity in (True, False) if options.parity else (False,):
-            num_slots = 3 if every == 1 else 2
-            shares = plan_shares(plan, dtypes=options.dtype, parity=parity, num_slots=num_slots)
+            shares = _shares(plan, options.dtype, parity=parity, num_slots=3 if every == 1 else 2)
             node, size = max(node_bytes(shares).items(), key=lambda item: item[1])
-            kept = f"{num_slots} versions, {'with' if parity else 'without'} parity"
+            kept = (
+                f"{shares.layouts[0].num_slots} versions, {'with' if parity else 'without'} parity"
+            )
             if not options.memory_limit_bytes or size <= options.memory_limit_bytes:
                 return ArenaPlan(shares, every, "; ".join([f"{kept}, every {every}", *told]))
             told.append(f"{kept} would take {size} bytes on {node}")
     told.append(f"{options.memory_limit_bytes} bytes are allowed: no snapshots in memory")
     return ArenaPlan(None, options.every, "; ".join(told))
+
+
+def _shares(plan: Plan, dtype: str, *, parity: bool, num_slots: int) -> Shares:
+    found = plan_shares(plan, dtypes=dtype, parity=parity, num_slots=num_slots)
+    if found.copies:
+        found = plan_shares(plan, dtypes=dtype, parity=parity, num_slots=num_slots + 1)
+    return found

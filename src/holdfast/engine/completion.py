@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.control.order import Share
-from holdfast.control.report import LOSS_PART, Part, Slot
+from holdfast.control.report import LOSS_ADDEND, Addend, Slot
 from holdfast.control.resolve import slot_adders
 from holdfast.engine.state import WorkerState, local_index
 from holdfast.plan.plan import Plan
@@ -38,11 +38,11 @@ class Slots:
             if state.worker in exchange.members
         }
         adders = slot_adders(base)
-        self.parts: dict[int, tuple[Part, ...]] = {
+        self.addends: dict[int, tuple[Addend, ...]] = {
             unit: tuple((*slot, unit) for slot in self.exchanges if unit in adders[slot])
             for unit in state.units
         }
-        """Unit -> the parts that its gradients go into."""
+        """Unit -> the addends that its gradients go into."""
 
     def of_unit(self, unit: int) -> list[tuple[Slot, Exchange]]:
         return [(slot, found) for slot, found in self.exchanges.items() if slot[0] == unit]
@@ -87,19 +87,21 @@ class Completion:
         return "nothing" if slot in self._results else "sum"
 
     def counts_loss(self, micro_batch: int) -> bool:
-        return micro_batch in self.share.recompute.get(LOSS_PART, ())
+        return micro_batch in self.share.recompute.get(LOSS_ADDEND, ())
 
-    def wanted(self, unit: int, micro_batch: int) -> tuple[Part, ...]:
-        """The parts that miss this micro-batch's gradient of the unit."""
+    def wanted(self, unit: int, micro_batch: int) -> tuple[Addend, ...]:
+        """The addends that miss this micro-batch's gradient of the unit."""
         recompute = self.share.recompute
         return tuple(
-            part for part in self._slots.parts[unit] if micro_batch in recompute.get(part, ())
+            addend
+            for addend in self._slots.addends[unit]
+            if micro_batch in recompute.get(addend, ())
         )
 
     def save(self, unit: int, micro_batch: int) -> None:
         """Before the unit's backward: remember what must not change."""
         wanted = self.wanted(unit, micro_batch)
-        spared = [part[:2] for part in self._slots.parts[unit] if part not in wanted]
+        spared = [addend[:2] for addend in self._slots.addends[unit] if addend not in wanted]
         pieces = [piece for slot in spared for piece in self._pieces(slot)]
         self._saved = [(piece, piece.clone()) for piece in pieces]
 

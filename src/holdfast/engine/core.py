@@ -1,37 +1,34 @@
-"""What a worker has while it trains, and how it runs a step, makes groups and gives them up.
+"""What a worker has while it trains, what it is told, and how it runs a step, makes groups and
+gives them up.
 
-What it does on whose word is in `trainer`.
+How it goes over to another plan is in `changing`; what else it does on whose word, in `trainer`.
 """
 
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from holdfast.control.effects import Leave, Message, Stop, Void
 from holdfast.control.member import MemberLedger
-from holdfast.control.order import FullPlan, Order, PlanChange, SamePlan
+from holdfast.control.order import Freeze, Order, read_plan
 from holdfast.control.report import Member, Outcome, Report
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.engine.background import Background
-from holdfast.engine.change import Change
+from holdfast.engine.change import Change, Giving, prepare_change
 from holdfast.engine.data import DataSource
 from holdfast.engine.epoch import Epoch, Model, TrainerConfig, Workshop, checksums
 from holdfast.engine.group_keys import Key
 from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.link import Link
-from holdfast.engine.loading import load_snapshot
 from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, make_mesh
-from holdfast.engine.reports import RestoreReport, StepReport
+from holdfast.engine.reports import StepReport
 from holdfast.engine.snapshots import Keeper, Snapshots
-from holdfast.engine.state import Slice, fresh_slices
-from holdfast.errors import HoldfastError
+from holdfast.engine.state import Slice
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
-from holdfast.plan.survive import without_workers
-from holdfast.plan.text import parse_plan
-from holdfast.plan.workers import node_of
 from holdfast.snapshot.gaps import Gaps
 from holdfast.snapshot.layout import Version
 
@@ -73,6 +70,8 @@ class TrainerCore:
         self._before: Epoch | None = None
         """The epoch before a change, until everybody was seen in the new one."""
         self._num_updates = 0
+        self._order: Order | None = None
+        """Accepted, and not carried out yet."""
         self._change: Change | None = None
         self._report: Report | None = None
         self._stopping = self._stopped = self._left = False
@@ -129,12 +128,68 @@ class TrainerCore:
     def _tell(self) -> None:
         self._link.tell(self.ledger.state())
 
-    def _read_plan(self, change: PlanChange) -> Plan:
-        if isinstance(change, FullPlan):
-            return parse_plan(change.text)
-        if isinstance(change, SamePlan):
-            return self._plans[change.epoch]
-        return without_workers(self._plans[change.epoch], change.gone)[0]
+    # Being told.
+
+    def _heed(self, timeout_s: float = 0.0) -> None:
+        """Take the words that are there, or wait for one."""
+        while not self._left and (word := self._link.wait(timeout_s)) is not None:
+            self._hear(word)
+            timeout_s = 0.0
+
+    def _hear(self, word: Message) -> None:
+        match word:
+            case Stop():
+                self._stopping = True
+            case Leave():
+                self._left = True
+            case Void(number=number):
+                self.ledger.on_void(number)
+                if self._change is not None and self.ledger.pending == 0:
+                    self._drop_change(f"change {number} is void")
+                self._tell()
+            case Freeze():
+                self._freeze(word)
+            case Order():
+                self._consider(word)
+
+    def _freeze(self, freeze: Freeze) -> None:
+        report = self.ledger.on_freeze(freeze)
+        if report is not None:
+            self._drop_change(f"round {freeze.round}")
+            self._report = report
+            self._tell()
+
+    def _consider(self, order: Order) -> None:
+        is_good, why = self.ledger.accepts(order)
+        if not is_good:
+            print(f"order {order.number} ({order.kind}) is not obeyed: {why}", flush=True)
+        elif order.kind == "change" and self._has_role:
+            self.ledger.prepare(order)
+            self._plans[order.number] = read_plan(order.plan, self._plans)
+            self._drop_change(f"change {order.number} takes its place")
+            self._change = self._prepare(order)
+            self._tell()
+        else:
+            self._order = order
+
+    def _prepare(self, order: Order) -> Change:
+        epoch, plan = self._epoch, self._plans[order.number]
+        assert epoch is not None
+        assert epoch.state is not None
+        giving = Giving(
+            epoch.state,
+            self._hooks.state_lock,
+            lambda: (self.ledger.version, self._num_updates),
+            self._config.feed_delay_ms,
+        )
+        if self.worker in plan.seats:
+            Background(f"actions of epoch {order.number}", lambda: self._workshop.prefetch(plan))
+        return prepare_change(order, plan, epoch, self.communicator, giving)
+
+    def _drop_change(self, why: str) -> None:
+        if self._change is not None:
+            self._change.close(why)
+            self._change = None
 
     @property
     def _has_role(self) -> bool:
@@ -228,50 +283,6 @@ class TrainerCore:
             building.join(POLL_S)
             self._check()
         return building.result()
-
-    def _drop_change(self, why: str) -> None:
-        if self._change is not None:
-            self._change.close(why)
-            self._change = None
-
-    # Snapshots.
-
-    def _restore(self, order: Order, plan: Plan) -> None:
-        """Everybody has stopped: what is in memory of that version stays as it is."""
-        if self.snapshots is None:
-            raise HoldfastError(f"order {order.number}: there are no snapshots to restore from")
-        start = time.perf_counter()
-        self._renew()
-        building = self._build(plan, order.number)
-        state = self._workshop.build_state(plan)
-        slices = fresh_slices(state)
-        version, options = Version(order.version, order.agreed_in), self.snapshots.options
-        loaded = load_snapshot(
-            slices,
-            version,
-            job=options.job,
-            node=node_of(self.worker),
-            checkpoints=options.checkpoints,
-        )
-        seconds = time.perf_counter() - start
-        epoch = Epoch(order.number, plan, self._await(building))
-        self._num_updates = loaded.num_updates
-        self._workshop.set_up(epoch, state, slices, self._num_updates)
-        self.ledger.enter(order)
-        self._epoch, self._before = epoch, None
-        self._snapshot_epoch(version)
-        stall = time.perf_counter() - (self._broken_at or start)
-        self._broken_at = 0.0
-        self._link.restored(
-            RestoreReport(
-                step=order.version,
-                epoch=order.number,
-                stall_s=stall,
-                load_s=seconds,
-                bytes_by_origin=loaded.bytes_by_origin,
-                reasons=loaded.reasons,
-            )
-        )
 
     # What others want to know.
 

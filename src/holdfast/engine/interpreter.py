@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast.control.member import MemberLedger
 from holdfast.control.report import Outcome
-from holdfast.engine.agreement import Agreed, Part, agree
+from holdfast.engine.agreement import Agreed, Ballot, agree
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
 from holdfast.engine.data import DataSource, MicroBatch
@@ -145,9 +145,9 @@ class Interpreter:
         """A step was interrupted: note what it left half done."""
         self._hooks.gaps.broken_off()
         if self._adding >= 0:
-            slots = {part[:2] for part in self._slots.parts[self._adding]}
-            parts = {part for found in self._slots.parts.values() for part in found}
-            self._ledger.torn(sorted(part for part in parts if part[:2] in slots))
+            slots = {addend[:2] for addend in self._slots.addends[self._adding]}
+            addends = {addend for found in self._slots.addends.values() for addend in found}
+            self._ledger.torn(sorted(addend for addend in addends if addend[:2] in slots))
             self._adding = -1
 
     def follow(self, outcome: Outcome) -> None:
@@ -255,11 +255,11 @@ class Interpreter:
 
     def end(self, unit: int) -> None:
         """(Adding) They have been."""
-        parts = self._slots.parts[unit]
+        addends = self._slots.addends[unit]
         if self._completion is not None:
             self._completion.restore()
-            parts = self._completion.wanted(unit, self._micro_batch)
-        self._ledger.added(unit, self._micro_batch, parts)
+            addends = self._completion.wanted(unit, self._micro_batch)
+        self._ledger.added(unit, self._micro_batch, addends)
         self._adding = -1
         if self._last[unit] == self._action:
             self._close(unit)
@@ -291,7 +291,7 @@ class Interpreter:
         self._hooks.phase("reduced", self._step)
         self._hooks.before_agree()
         spoken = [self.losses[number] for number in sorted(self.losses)]
-        part = Part(
+        ballot = Ballot(
             squares=self._reduction.squares(len(self._plan.units)),
             loss_sum=total(loss for loss, _ in spoken),
             num_tokens=sum(num_tokens for _, num_tokens in spoken),
@@ -302,7 +302,7 @@ class Interpreter:
         self._hooks.gaps.waiting(AGREE)
         try:
             self._agreed = agree(
-                part,
+                ballot,
                 self._everyone,
                 self._clip_norm,
                 step=self._step,

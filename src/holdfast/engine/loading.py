@@ -23,6 +23,14 @@ from holdfast.snapshot.recover import recover
 from holdfast.snapshot.sources import NodeMemory
 
 
+class CannotRestore(HoldfastError):
+    """A version cannot be had from anywhere, whoever said it was whole."""
+
+    def __init__(self, version: Version, why: str) -> None:
+        super().__init__(f"{version}: {why}")
+        self.version = version
+
+
 class Loaded(msgspec.Struct, frozen=True):
     version: Version
     num_updates: int
@@ -68,12 +76,15 @@ def load_snapshot(
     checkpoints: str = "",
     folder: Path = SHARED_MEMORY,
 ) -> Loaded:
-    """Fill all slices with this version and no other; HoldfastError if it cannot be had."""
+    """Fill all slices with this version and no other; CannotRestore if it cannot be had."""
     root = Path(checkpoints) if checkpoints else None
     with open_memories(job, folder) as memories:
-        found = recover(
-            wants_of(slices), memories, root, here=node, accept=lambda held: held == version
-        )
+        try:
+            found = recover(
+                wants_of(slices), memories, root, here=node, accept=lambda held: held == version
+            )
+        except HoldfastError as error:
+            raise CannotRestore(version, str(error)) from None
         report = found.report
         reasons = (*found.passed, *report.reasons())
         return Loaded(version, _updates(found.values, version), report.bytes_by_origin(), reasons)

@@ -5,7 +5,7 @@ read at the end of the step, so that measuring waits for nothing.
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,13 +24,21 @@ Sample = tuple[str, int]
 """(kind, number): a unit's forward, say."""
 
 
+KEPT_SAMPLES = 500
+"""Of each: the last ones are enough, and runs are long."""
+
+
+def _recent() -> deque[float]:
+    return deque(maxlen=KEPT_SAMPLES)
+
+
 class Stopwatch:
     """Times of the current run, in seconds. Cheap enough to be always on."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         self._uses_events = device is not None and device.type == "cuda"
         self._open: list[tuple[Sample, torch.cuda.Event, torch.cuda.Event]] = []
-        self.samples: dict[Sample, list[float]] = defaultdict(list)
+        self.samples: dict[Sample, deque[float]] = defaultdict(_recent)
         self.spent = 0.0
         """In units, since the start."""
 

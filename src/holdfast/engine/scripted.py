@@ -17,7 +17,13 @@ from holdfast.engine.data import DataSource
 from holdfast.engine.epoch import Model, TrainerConfig
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.interpreter import Hooks
-from holdfast.engine.reports import ChangeReport, Planned, RecoveryReport, StepReport
+from holdfast.engine.reports import (
+    ChangeReport,
+    Planned,
+    RecoveryReport,
+    RestoreReport,
+    StepReport,
+)
 from holdfast.engine.trainer import Trainer
 from holdfast.plan.text import format_plan
 
@@ -127,3 +133,6 @@ class ScriptedLink:
 
     def recovered(self, report: RecoveryReport) -> None:
         raise AssertionError("nobody orders a recovery here")
+
+    def restored(self, report: RestoreReport) -> None:
+        raise AssertionError("there are no snapshots to restore from here")

@@ -30,6 +30,7 @@ from holdfast.job.messages import (
     ArenaWanted,
     Assignment,
     Beat,
+    Copy,
     DropArenas,
     EndNode,
     Failed,
@@ -198,7 +199,7 @@ class Agent:
                 self._inject(fault)
             case Settled(step=step):
                 self._steps = [told for told in self._steps if _step_of(told) >= step]
-            case DropArenas() | Persist():
+            case DropArenas() | Persist() | Copy():
                 self._snapshots.obey(message)
             case EndNode():
                 self._ended.set()

@@ -1,4 +1,6 @@
-"""An agent's part in snapshots: it owns the memory, says what is in it, and writes checkpoints."""
+"""An agent's part in snapshots: it owns the memory, says what is in it, and has the processes that
+write checkpoints and copy what other nodes hold.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -13,6 +15,9 @@ from holdfast.job.messages import (
     ArenaReady,
     ArenaWanted,
     Assignment,
+    Copied,
+    Copy,
+    CopySpec,
     DropArenas,
     FromWorker,
     Keeps,
@@ -25,7 +30,7 @@ from holdfast.job.messages import (
 from holdfast.job.template import Exited, Forked, Forker
 from holdfast.snapshot.layout import Layout
 
-WRITER = Member("checkpoints", 1)
+CHECKPOINTS, COPIES = "checkpoints", "copies"
 
 
 class AgentSnapshots:
@@ -38,17 +43,21 @@ class AgentSnapshots:
         tell: Callable[[Message], object],
     ) -> None:
         """`tell`: the coordinator."""
-        self._assignment, self._tell = assignment, tell
-        self._forker, self._log = forker, log_dir / f"checkpoints-{node}.log"
+        self._node, self._assignment, self._tell = node, assignment, tell
+        self._forker, self._log_dir = forker, log_dir
         memory = assignment.memory
         self._arenas = Arenas(node_job(memory, node)) if memory else None
         self._plans: dict[str, str] = {}
         """What each worker has asked for last."""
-        self._writer: WorkerProcess | None = None
-        """The process that writes checkpoints, once there is something to write."""
+        self._aides: dict[str, WorkerProcess] = {}
+        """Processes that do not train, each there once there is something for it to do."""
+        self._copying: Copy | None = None
 
     def held(self) -> tuple[HeldArena, ...]:
         return self._arenas.held() if self._arenas is not None else ()
+
+    def _tell_held(self) -> None:
+        self._tell(Keeps(arenas=self.held()))
 
     # Workers.
 
@@ -59,38 +68,55 @@ class AgentSnapshots:
                 self._plans[worker.name] = layouts[0].plan
                 asyncio.get_running_loop().create_task(self._make(worker, layouts))
             case Sealed():
-                self._tell(Keeps(arenas=self.held()))
+                self._tell_held()
 
     async def _make(self, worker: WorkerProcess, layouts: tuple[Layout, ...]) -> None:
+        """Its own first: without copies for others there is still that."""
+        path = await self._try_make(worker, layouts[:1])
+        if path is not None:
+            worker.send(ArenaReady(plan=layouts[0].plan, path=str(path)))
+            if layouts[1:]:
+                await self._try_make(worker, layouts[1:])
+
+    async def _try_make(self, worker: WorkerProcess, layouts: tuple[Layout, ...]) -> Path | None:
         """Beside the loop: the memory of a large state takes a while to be had."""
-        arenas, plan = self._arenas, layouts[0].plan
-        if arenas is None:
-            return
+        if self._arenas is None:
+            return None
         loop = asyncio.get_running_loop()
         try:
-            path = await loop.run_in_executor(None, arenas.make, layouts)
+            return await loop.run_in_executor(None, self._arenas.make, layouts)
         except (HoldfastError, OSError) as error:
             print(f"no arena for {worker.name}: {error}", flush=True)
-            return
-        worker.send(ArenaReady(plan=plan, path=str(path)))
+            return None
 
     # The coordinator.
 
-    def obey(self, message: DropArenas | Persist) -> None:
+    def obey(self, message: DropArenas | Persist | Copy) -> None:
         if self._arenas is None:
             return
         match message:
             case DropArenas(version=version, plan=plan):
                 if self._arenas.drop_before(version, [plan, *self._plans.values()]):
-                    self._tell(Keeps(arenas=self.held()))
+                    self._tell_held()
             case Persist():
-                if self._writer is None:
-                    log = self._log
-                    self._writer = WorkerProcess(WRITER, self._forker, log, self._hear_writer)
-                    self._writer.send(self._spec())
-                self._writer.send(message)
+                self._aide(CHECKPOINTS).send(message)
+            case Copy(version=version, plan=plan, before=before):
+                held = [known for known in (version, before) if known is not None]
+                if self._arenas.hold(plan, held):
+                    self._copying = message
+                    self._aide(COPIES).send(message)
 
-    def _spec(self) -> PersistSpec:
+    # Processes that do not train.
+
+    def _aide(self, name: str) -> WorkerProcess:
+        if name not in self._aides:
+            log = self._log_dir / f"{name}-{self._node}.log"
+            aide = WorkerProcess(Member(name, 1), self._forker, log, self._hear_aide)
+            aide.send(self._writer_spec() if name == CHECKPOINTS else self._copier_spec())
+            self._aides[name] = aide
+        return self._aides[name]
+
+    def _writer_spec(self) -> PersistSpec:
         given = self._assignment
         snapshot = given.config.snapshot
         return PersistSpec(
@@ -102,22 +128,46 @@ class AgentSnapshots:
             first_step=given.first_step,
         )
 
-    def _hear_writer(self, writer: WorkerProcess, message: FromWorker) -> None:
-        if isinstance(message, Persisted):
-            self._tell(message)
+    def _copier_spec(self) -> CopySpec:
+        return CopySpec(memory=self._assignment.memory, node=self._node)
+
+    def _hear_aide(self, aide: WorkerProcess, message: FromWorker) -> None:
+        match message:
+            case Persisted():
+                self._tell(message)
+            case Copied():
+                self._copied(message)
+
+    def _copied(self, message: Copied) -> None:
+        self._copying = None
+        if message.error:
+            print(f"not copied: {message.error}", flush=True)
+        self._tell_held()
+        self._tell(message)
 
     def heard(self, notice: object) -> bool:
-        """A word of the template: is it about the writer?"""
-        writer = self._writer
+        """A word of the template: is it about an aide?"""
         match notice:
-            case Forked(ticket=ticket, pid=pid) if writer and writer.ticket == ticket:
-                writer.forked(pid)
-            case Exited(ticket=ticket) if writer and writer.ticket == ticket:
-                writer.ended()
-                self._writer = None  # the next version that is offered starts another
+            case Forked(ticket=ticket, pid=pid) if aide := self._find(ticket):
+                aide.forked(pid)
+            case Exited(ticket=ticket) if aide := self._find(ticket):
+                self._bury(aide)
+            case Exited() if self._arenas is not None:
+                self._tell_held()  # what is left counts now
+                return False
             case _:
                 return False
         return True
+
+    def _find(self, ticket: int) -> WorkerProcess | None:
+        return next((aide for aide in self._aides.values() if aide.ticket == ticket), None)
+
+    def _bury(self, aide: WorkerProcess) -> None:
+        """The next time that there is something to do starts another."""
+        aide.ended()
+        del self._aides[aide.name]
+        if aide.name == COPIES and self._copying is not None:
+            self._copied(Copied(version=self._copying.version, error="its process has ended"))
 
     # The end.
 
@@ -127,7 +177,7 @@ class AgentSnapshots:
             self._arenas.lose()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.give_back()
+        for aide in self._aides.values():
+            aide.give_back()
         if self._arenas is not None:
             self._arenas.close()

@@ -15,6 +15,7 @@ from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.errors import HoldfastError
 from holdfast.job.config import JobConfig
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
+from holdfast.snapshot.arena_file import has_name
 from holdfast.snapshot.layout import Layout, Version
 from holdfast.snapshot.owners import JobLock, adopt, arena_name, files_of, remove
 
@@ -44,8 +45,14 @@ class Arenas:
     def make(self, layouts: Sequence[Layout]) -> Path:
         """Arenas for all of them, where there are none yet; the path of the first."""
         with self._turn:
+            self._forget_lost()
             paths = [self._make(layout) for layout in layouts]
         return paths[0]
+
+    def _forget_lost(self) -> None:
+        """Whose file was removed by somebody else: nobody can come by its memory any more."""
+        for name in [name for name, arena in self._arenas.items() if not has_name(arena.fd)]:
+            self._arenas.pop(name).close()
 
     def _make(self, layout: Layout) -> Path:
         name = arena_name(self._job, layout)
@@ -58,7 +65,15 @@ class Arenas:
         return self._folder / name
 
     def held(self) -> tuple[HeldArena, ...]:
-        return tuple(_held(arena) for arena in list(self._arenas.values()))
+        return tuple(_held(arena) for arena in list(self._arenas.values()) if has_name(arena.fd))
+
+    def hold(self, plan: str, versions: Collection[Version]) -> bool:
+        """Keep these of the node's own workers, and let go of others. Does it keep copies, too?"""
+        found = [arena for arena in self._arenas.values() if arena.layout.plan == plan]
+        for arena in found:
+            if not arena.layout.is_copy:
+                arena.hold(versions)
+        return any(arena.layout.is_copy for arena in found)
 
     def drop_before(self, version: Version, plans: Collection[str]) -> list[str]:
         """Arenas of other plans than these, if all they hold is older."""

@@ -21,30 +21,30 @@ from holdfast.control.facts import (
     NodeConnected,
     NodeDead,
     NodeLost,
-    PlanWanted,
+    SnapshotKept,
     StopWanted,
     Tick,
     WorkerExited,
-    WorkerHung,
     WorkerTold,
 )
 from holdfast.control.settings import Settings
 from holdfast.control.state import WorkerState
 from holdfast.engine.arena_plan import node_job
 from holdfast.job import messages
+from holdfast.job.agenda import Agenda
 from holdfast.job.arenas import reachable, snapshot_options
 from holdfast.job.chronicle import Chronicle
+from holdfast.job.conclusion import Conclusion
 from holdfast.job.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.job.control_journal import CONTROL, ControlJournal
 from holdfast.job.dispatch import Dispatch
 from holdfast.job.failures import Failure, describe_exit, said
 from holdfast.job.front_desk import FrontDesk
-from holdfast.job.giving_up import GivingUp
-from holdfast.job.hangs import HangWatch
 from holdfast.job.kept import KeptBoard
 from holdfast.job.ledger import HoldersDiffer
 from holdfast.job.messages import (
     Beat,
+    Copied,
     EndNode,
     Failed,
     Keeps,
@@ -55,30 +55,22 @@ from holdfast.job.messages import (
     Settled,
     StartWorker,
     StateMessage,
+    Unloadable,
     WorkerStarted,
 )
 from holdfast.job.page import now_ms
+from holdfast.job.pulse import Pulse
 from holdfast.job.snapshot_desk import SnapshotDesk
-from holdfast.job.supervision import (
-    CoordinatorSpec,
-    Ending,
-    LauncherLink,
-    NodeEnded,
-    StopAsked,
-    Wrote,
-)
+from holdfast.job.supervision import CoordinatorSpec, LauncherLink, NodeEnded, StopAsked, Wrote
+from holdfast.job.vigil import Vigil
 from holdfast.job.wire import FROM_AGENT, FROM_CLIENT, Reader
 from holdfast.observe import events
-from holdfast.observe.progress import after_steps
-from holdfast.observe.run_directory import log_name
+from holdfast.observe.run_directory import CHECKPOINTS
 from holdfast.plan.workers import node_of
 
-TICK_S = 0.05
-TICKS_PER_LOOK = 2
-"""How often agents are told what is written down, and hangs and faults are looked for."""
+LOOK_MS = 100
+"""How often, at most, agents are told what is written down, and hangs are looked for."""
 LEAVE_DEADLINE_S = 30.0
-GRACE_S = 10.0
-"""How much longer than its workers the coordinator waits for any sign of progress."""
 
 
 class CoordinatorServer:
@@ -98,35 +90,23 @@ class CoordinatorServer:
             take=self._take,
             tell=self._chronicle.tell,
             reach=lambda node: reachable(node_job(spec.memory, node)),
-            persists=config.snapshot.persists,
+            checkpoints=run_dir / CHECKPOINTS if config.snapshot.persists else None,
         )
         self._states: dict[str, WorkerState] = {}
         self._strangers = Strangers(lambda line: print(line, flush=True), time.monotonic)
-        recovery = config.recovery
-        self._watch = HangWatch(
-            recovery.heartbeat_ms, recovery.hang_floor_ms, recovery.hang_multiple
-        )
-        self._watched = 0
-        """The epoch it watches; 0 = none."""
-        self._heard_ms: dict[str, int] = {}
-        """When each node last said anything."""
-        self._giving_up = GivingUp(
-            is_strict=recovery.mode == "off",
-            patience_ms=int(1000 * (config.job.timeout_s + GRACE_S)),
-            now_ms=now_ms(),
-        )
+        past = self._chronicle.past
+        self._vigil = Vigil(config.recovery, past, self._states, self._dispatch)
+        self._agenda = Agenda(spec.plans, past)
         self._desk = FrontDesk(
             spec, self._chronicle, self._dispatch, self._strangers, self._states, now_ms()
         )
-        self._last_words = ""
-        """Of the last worker that said why it ended."""
         self._settled = 0
-        self._considered = 0
-        """The epoch for which the next plan was looked for."""
         self._is_ready = bool(self._journal.entries)
-        self._ending: Ending | None = None
         self._ended = asyncio.Event()
+        self._conclusion = Conclusion(spec, self._chronicle, now_ms(), self._ended.set)
+        self._giving_up = self._conclusion.giving_up
         self._all_left = asyncio.Event()
+        self._pulse = Pulse()
         self._link = LauncherLink(self._hear_launcher, self._ended.set)
 
     def _seconds(self) -> float:
@@ -165,25 +145,26 @@ class CoordinatorServer:
         await self._say_good_bye()
 
     async def _tick(self) -> None:
-        ticks = 0
+        looked_ms = 0
         while True:
-            await asyncio.sleep(TICK_S)
+            await self._pulse.wait(is_calm=self._vigil.epoch > 0)
             self._take(Tick())
             self._begin_if_ready()
             self._want_next_plan()
-            self._watch_if_all_train()
-            self._give_up_if_due()
-            ticks += 1
-            if ticks % TICKS_PER_LOOK == 0:
+            self._vigil.begin_if_all_train(now_ms())
+            self._conclusion.give_up_if_due(now_ms())
+            self._desk.inject_due(now_ms())
+            if now_ms() - looked_ms >= LOOK_MS:
+                looked_ms = now_ms()
                 self._settle()
                 self._look_for_hangs()
-                self._desk.inject_due(now_ms())
 
     async def _say_good_bye(self) -> None:
         """Everybody who is done leaves by itself; whoever does not goes with its agent."""
-        if self._ending is None:
+        ending = self._conclusion.ending
+        if ending is None:
             return
-        if self._ending.outcome != "failed" and self._states:
+        if ending.outcome != "failed" and self._states:
             try:
                 async with asyncio.timeout(LEAVE_DEADLINE_S):
                     await self._all_left.wait()
@@ -191,27 +172,16 @@ class CoordinatorServer:
                 print(f"still there: {', '.join(self._states)}", flush=True)
         self._dispatch.to_all(EndNode())
         self._dispatch.close()
-        self._link.send(self._ending)
+        self._link.send(ending)
         self._link.close()
         await asyncio.sleep(0.01)
-
-    def _end(self, outcome: str, reason: str) -> None:
-        if self._ending is not None:
-            return
-        finished = list(self._chronicle.finished.values())
-        self._ending = Ending(
-            outcome=outcome,
-            reason=reason,
-            staging_bytes=max((told.staging_bytes for told in finished), default=0),
-            final_bytes=sum(told.final_bytes for told in finished),
-            profile=self._chronicle.profile(),
-        )
-        self._ended.set()
 
     # Facts.
 
     def _take(self, fact: Fact) -> None:
-        if self._ending is None or self._ending.outcome != "failed":
+        if not isinstance(fact, Tick | SnapshotKept):
+            self._pulse.stir()
+        if not self._conclusion.has_failed:
             self._carry_out(self._machine.take(fact, now_ms()))
 
     def _hear(self, connection: ServerConnection, message: Any) -> None:
@@ -221,10 +191,10 @@ class CoordinatorServer:
         try:
             self._hear_agent(connection, message)
         except HoldersDiffer as error:
-            self._end("failed", str(error))
+            self._conclusion.end("failed", str(error))
 
     def _hear_agent(self, connection: ServerConnection, message: object) -> None:
-        self._heard_ms[connection.name] = now_ms()
+        self._vigil.heard(connection.name, now_ms())
         match message:
             case NodeState():
                 self._welcome(connection, message)
@@ -236,15 +206,19 @@ class CoordinatorServer:
             case Relayed(member=member, message=StateMessage(state=state)):
                 if state.member == member:
                     self._told(state)
+            case Relayed(message=Unloadable(version=version, reason=reason)):
+                self._snapshots.refuse(version, reason)
             case Relayed():
                 self._note(message)
             case Keeps(arenas=arenas):
                 self._snapshots.hear(connection.name, arenas)
             case Persisted():
                 self._snapshots.written(message)
+            case Copied():
+                self._snapshots.copied(message)
             case Beat(sent_ms=sent_ms, places=places):
                 self._desk.places.update(places)
-                self._watch.beat(places, sent_ms, now_ms())
+                self._vigil.beat(places, sent_ms, now_ms())
 
     def _welcome(self, connection: ServerConnection, state: NodeState) -> None:
         self._dispatch.connect(state.node, connection)
@@ -264,12 +238,12 @@ class CoordinatorServer:
     def _forget(self, node: str) -> None:
         for name in [name for name in self._states if node_of(name) == node]:
             del self._states[name]
-            self._watch.gone(name)
+            self._vigil.gone(name)
 
     def _cut_off(self, connection: ServerConnection, why: str) -> None:
         if self._dispatch.disconnect(connection.name, connection):
             self._snapshots.lose(connection.name)
-            self._stop_watching()
+            self._vigil.suspend()
             self._take(NodeLost(connection.name, why))
 
     def _told(self, state: WorkerState) -> None:
@@ -281,8 +255,7 @@ class CoordinatorServer:
             return
         self._take(WorkerTold(state))
         self._begin_if_ready()
-        if self._watched and not _trains(state, self._watched):
-            self._stop_watching()
+        self._vigil.told(state)
 
     def _note(self, told: Relayed) -> None:
         """What does not concern the machine."""
@@ -294,21 +267,21 @@ class CoordinatorServer:
         before = self._chronicle.ledger.next_step
         self._chronicle.hear(member, message)
         for step in self._chronicle.steps_since(before):
-            if step.epoch == self._watched:
-                self._watch.stepped(step.step_time_s, now_ms())
+            self._vigil.stepped(step.epoch, step.step_time_s, now_ms())
+            self._desk.inject_due(now_ms())
 
     def _exited(self, message: messages.WorkerExited) -> None:
         member = message.member
         how = describe_exit(message.status, message.last_words)
         if message.last_words:
-            self._last_words = f"; {member.name} {how}"
+            self._conclusion.note_last_words(member.name, how)
         known = self._states.get(member.name)
         if known is not None and known.member == member:
             del self._states[member.name]
-            self._watch.gone(member.name)
+            self._vigil.gone(member.name)
         if not self._states:
             self._all_left.set()
-        if self._ending is not None:
+        if self._conclusion.ending is not None:
             return
         if self._giving_up.is_strict:
             self._giving_up.failed(Failure(member.name, how, is_consequence=False), now_ms())
@@ -321,10 +294,10 @@ class CoordinatorServer:
                 reason = "stopping at the next step boundary; once more to stop at once"
                 self._chronicle.tell([events.StopRequested(signal=name, reason=reason)])
                 self._take(StopWanted(name))
-            case NodeEnded(node=node, how=how):
+            case NodeEnded(node=node, how=how, will_return=will_return):
                 self._forget(node)
                 self._snapshots.lose(node)
-                self._take(NodeDead(node, how))
+                self._take(NodeDead(node, how, will_return))
 
     # What follows from the state.
 
@@ -341,93 +314,21 @@ class CoordinatorServer:
         return state.epoch if state is not None else 0
 
     def _want_next_plan(self) -> None:
-        """The job file's changes, each as soon as the one before is in force."""
-        past = self._chronicle.past
-        if past.last is None or past.outstanding is not None or not self._is_ready:
-            return
-        if past.last.number == self._considered:
-            return
-        self._considered = past.last.number
-        known = [planned.at_step for planned in self._spec.plans]
-        at = known.index(past.wanted_at) if past.wanted_at in known else 0
-        if at + 1 >= len(known) or past.plans[past.last.number] != self._spec.plans[at].plan:
-            return
-        following = self._spec.plans[at + 1]
-        reason = f"the job file says so: [[change]] at_step = {following.at_step}"
-        self._take(PlanWanted(following.plan, reason, following.at_step))
-
-    def _stop_watching(self) -> None:
-        self._watched = 0
-        self._watch.suspend()
-
-    def _watch_if_all_train(self) -> None:
-        """Hangs are looked for while everybody of the last order is in it, well, and heard of: who
-        is cut off may get on without our knowing.
-        """
-        past = self._chronicle.past
-        last = past.last
-        if last is None or self._watched == last.number or self._silent_nodes():
-            return
-        nodes = self._dispatch.nodes
-        if all(
-            (state := self._states.get(name)) is not None
-            and _trains(state, last.number)
-            and node_of(name) in nodes
-            for name in last.incarnations
-        ):
-            self._watched = last.number
-            self._watch.begin(past.plans[last.number], now_ms())
-
-    def _silent_nodes(self) -> list[str]:
-        """Connected, and yet without a beat for many intervals."""
-        patience_ms = max(1000, 10 * self._spec.config.recovery.heartbeat_ms)
-        now = now_ms()
-        return [n for n in self._dispatch.nodes if now - self._heard_ms.get(n, now) > patience_ms]
+        if self._is_ready and (wanted := self._agenda.due()) is not None:
+            self._take(wanted)
 
     def _look_for_hangs(self) -> None:
-        silent = self._silent_nodes()
-        if silent:
-            self._stop_watching()
-        lost_ms = now_ms() - self._spec.config.recovery.lost_after_ms
-        for node in silent:
-            if self._heard_ms[node] < lost_ms:
-                self._dispatch.hang_up(node)
-        for hang in self._watch.check(now_ms()):
-            state = self._states.get(hang.worker)
-            self._watch.gone(hang.worker)
-            if state is None:
-                continue
+        for hung in self._vigil.look(now_ms()):
             if self._giving_up.is_strict:
-                failure = Failure(hang.worker, f"hangs: {hang.reason}", is_consequence=False)
+                failure = Failure(hung.member.name, f"hangs: {hung.reason}", is_consequence=False)
                 self._giving_up.failed(failure, now_ms())
             else:
-                self._take(WorkerHung(state.member, hang.reason))
+                self._take(hung)
 
     def _settle(self) -> None:
         if self._chronicle.ledger.next_step > self._settled:
             self._settled = self._chronicle.ledger.next_step
             self._dispatch.to_all(Settled(step=self._settled))
-
-    def _give_up_if_due(self) -> None:
-        now, step = now_ms(), self._chronicle.ledger.next_step
-        cause = self._giving_up.cause(now)
-        if cause is not None and self._ending is None:
-            self._fail(cause, step)
-        elif self._giving_up.is_stuck(now):
-            self._end("failed", f"nobody has got on for a long time, {after_steps(step)}")
-
-    def _fail(self, cause: Failure, step: int) -> None:
-        past = self._chronicle.past
-        plan = past.plans[past.last.number] if past.last is not None else past.wanted
-        role = plan.role(cause.worker) if cause.worker in plan.seats else "no role yet"
-        self._chronicle.tell(
-            [events.WorkerFailed(worker=cause.worker, role=role, step=step, reason=cause.why)]
-        )
-        log = Path(self._spec.run_dir) / log_name(cause.worker)
-        self._end(
-            "failed",
-            f"worker {cause.worker} ({role}) {cause.why}, {after_steps(step)}; its log is {log}",
-        )
 
     # Effects.
 
@@ -457,20 +358,11 @@ class CoordinatorServer:
             case Finish(version=version):
                 self._finish(version)
             case Fail(reason=reason):
-                self._end("failed", reason + self._last_words)
+                self._conclusion.fail(reason)
 
     def _finish(self, version: int) -> None:
-        steps, stop = self._spec.config.job.steps, self._chronicle.past.stop
-        reason = f"all {steps} steps are done"
-        outcome = "finished"
-        if version < steps:
-            reason = f"{stop.reason if stop else 'asked for'}, at a step boundary"
-            outcome = "stopped"
-        self._snapshots.persist_last(reason, lambda: self._end(outcome, reason))
-
-
-def _trains(state: WorkerState, epoch: int) -> bool:
-    return state.epoch == epoch and not (state.is_frozen or state.broken or state.is_done)
+        outcome, reason = self._conclusion.at(version)
+        self._snapshots.persist_last(reason, lambda: self._conclusion.end(outcome, reason))
 
 
 def _took_over(term: int) -> events.CoordinatorStarted:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 import msgspec
 
 from holdfast.control.order import Order, Share
-from holdfast.control.report import Part
+from holdfast.control.report import Addend
 from holdfast.errors import InternalError
 from holdfast.job.messages import OrderForNode
 
@@ -45,7 +45,7 @@ class _PackedShare(msgspec.Struct, frozen=True, array_like=True):
     """But for what follows."""
     micro_batches: Runs
     speak: Runs
-    recompute: dict[Part, Runs]
+    recompute: dict[Addend, Runs]
 
 
 _SHARE = msgspec.msgpack.Decoder(_PackedShare)
@@ -61,7 +61,7 @@ def pack_share(share: Share | None) -> bytes:
             bare,
             to_runs(share.micro_batches),
             to_runs(share.speak),
-            {part: to_runs(numbers) for part, numbers in share.recompute.items()},
+            {addend: to_runs(numbers) for addend, numbers in share.recompute.items()},
         )
     )
 
@@ -74,7 +74,7 @@ def unpack_share(data: bytes) -> Share | None:
         packed.share,
         micro_batches=from_runs(packed.micro_batches),
         speak=from_runs(packed.speak),
-        recompute={part: from_runs(runs) for part, runs in packed.recompute.items()},
+        recompute={addend: from_runs(runs) for addend, runs in packed.recompute.items()},
     )
 
 

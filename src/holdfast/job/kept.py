@@ -5,7 +5,7 @@ counts. (Checksums are not sent round; whoever loads verifies every byte.) A ver
 is told to the coordinator as a part that has all slots.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.control.report import Slot
 from holdfast.control.state import Kept
@@ -57,8 +57,24 @@ class KeptBoard:
         ]
         return sorted(found, key=lambda one: one[0].age, reverse=True)
 
-    def kept(self, plans: Mapping[int, Plan]) -> tuple[Kept, ...]:
-        versions = dict.fromkeys(version for version, _, _ in self.whole(plans))
+    def copies(self, plan: str) -> list[Place]:
+        """What nodes are to keep for workers of others."""
+        return [at for at, layout in self._layouts.get(plan, {}).items() if layout.is_copy]
+
+    def lacking(self, version: Version, plan: str) -> list[Place]:
+        """Those of the copies that nobody has of a version."""
+        there = {
+            (node, arena.worker)
+            for node, arenas in self._nodes.items()
+            for arena in arenas
+            if arena.plan == plan and version in arena.versions
+        }
+        return [place for place in self.copies(plan) if place not in there]
+
+    def kept(self, plans: Mapping[int, Plan], on_disk: Iterable[Version] = ()) -> tuple[Kept, ...]:
+        """All that can be loaded, in the form the machine knows; checkpoints are as good."""
+        in_memory = (version for version, _, _ in self.whole(plans))
+        versions = dict.fromkeys((*in_memory, *on_disk))
         return tuple(
             Kept(
                 worker="",

@@ -149,7 +149,7 @@ class _Run:
         self._began_ms = now_ms()
         self._ending: Ending | None = None
         self._signal = 0
-        self._ended_nodes: dict[str, str] = {}
+        self._ended_nodes: dict[str, NodeEnded] = {}
         self._coordinator_starts: list[float] = []
         self._node_starts: dict[str, list[float]] = {}
         self._due: list[tuple[float, Callable[[], None]]] = []
@@ -226,8 +226,8 @@ class _Run:
             self._control,
         )
         # What was told to the one before may not have reached its journal.
-        for node, how in self._ended_nodes.items():
-            self._people.tell(NodeEnded(node=node, how=how))
+        for ended in self._ended_nodes.values():
+            self._people.tell(ended)
         if self._signal:
             self._people.tell(StopAsked(signal=_name(self._signal)))
 
@@ -322,10 +322,13 @@ class _Run:
     def _agent_lost(self, node: str, how: str) -> None:
         if self._ending is not None:
             return
-        self._ended_nodes[node] = how
-        self._people.tell(NodeEnded(node=node, how=f"the agent of {node} {how}"))
         starts = self._node_starts.setdefault(node, [])
-        if self._job.config.recovery.restart_nodes and self._may_start(starts):
+        again = self._job.config.recovery.restart_nodes and self._may_start(starts)
+        self._ended_nodes[node] = ended = NodeEnded(
+            node=node, how=f"the agent of {node} {how}", will_return=again
+        )
+        self._people.tell(ended)
+        if again:
             at = time.monotonic() + NODE_RESTART_S
             self._due.append((at, lambda: self._start_agent(node)))
 

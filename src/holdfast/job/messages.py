@@ -127,6 +127,26 @@ class Persist(Message, frozen=True, kw_only=True):
     demand: str = ""
 
 
+class CopySpec(Message, frozen=True, kw_only=True):
+    """The first message to a process that does not train but copies what its node keeps for
+    others.
+    """
+
+    memory: str
+    node: str
+
+
+class Copy(Message, frozen=True, kw_only=True):
+    """A version is whole under this plan: do not let it go, and copy what you keep of it for
+    workers of other nodes. `before`: the last one that was copied everywhere, which stays until
+    this one is, too.
+    """
+
+    version: Version
+    plan: str
+    before: Version | None = None
+
+
 ToWorker = (
     Assignment
     | OrderMessage
@@ -138,6 +158,8 @@ ToWorker = (
     | ArenaReady
     | PersistSpec
     | Persist
+    | CopySpec
+    | Copy
 )
 
 
@@ -202,6 +224,20 @@ class Persisted(Message, frozen=True, kw_only=True):
     error: str = ""
 
 
+class Copied(Message, frozen=True, kw_only=True):
+    """All that a node is to keep of a version for others was copied, or (`error`) not."""
+
+    version: Version
+    error: str = ""
+
+
+class Unloadable(Message, frozen=True, kw_only=True):
+    """A version that should be whole could not be loaded."""
+
+    version: Version
+    reason: str
+
+
 class Measured(Message, frozen=True, kw_only=True):
     """Times of one epoch, warm-up left out."""
 
@@ -243,6 +279,8 @@ FromWorker = (
     | ArenaWanted
     | Sealed
     | Persisted
+    | Copied
+    | Unloadable
     | Measured
     | Finished
     | Struck
@@ -319,7 +357,9 @@ class Keeps(Message, frozen=True, kw_only=True):
     arenas: tuple[HeldArena, ...]
 
 
-ToCoordinator = NodeState | WorkerStarted | WorkerExited | Relayed | Beat | Keeps | Persisted
+ToCoordinator = (
+    NodeState | WorkerStarted | WorkerExited | Relayed | Beat | Keeps | Persisted | Copied
+)
 
 
 # To an agent.
@@ -387,6 +427,7 @@ ToAgent = (
     | EndNode
     | DropArenas
     | Persist
+    | Copy
 )
 
 

@@ -7,6 +7,7 @@ the memory of all nodes on this machine.
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.engine.loading import arena_files, memories_of
@@ -102,8 +103,9 @@ class Persisting:
 
 
 def run_persisting(spec: PersistSpec, channel: Channel[ToWorker]) -> int:
-    """Such a process's whole life, after its first message."""
-    os.nice(19)
+    """Such a process's whole life, after its first message. Only what writes is of low priority: a
+    version has to be held before training overwrites it.
+    """
 
     def report(attempt: Attempt) -> None:
         channel.send(
@@ -116,14 +118,19 @@ def run_persisting(spec: PersistSpec, channel: Channel[ToWorker]) -> int:
             )
         )
 
-    persisting = Persisting(
-        spec.memory,
-        Path(spec.checkpoints),
-        Due(spec.every_steps, spec.every_s),
-        report,
-        keep_latest_k=spec.keep_latest_k,
-        first_step=spec.first_step,
-    )
+    def start() -> Persisting:
+        os.nice(19)  # this thread, and those it starts
+        return Persisting(
+            spec.memory,
+            Path(spec.checkpoints),
+            Due(spec.every_steps, spec.every_s),
+            report,
+            keep_latest_k=spec.keep_latest_k,
+            first_step=spec.first_step,
+        )
+
+    with ThreadPoolExecutor(1) as starter:
+        persisting = starter.submit(start).result()
     while isinstance(message := channel.receive(), Persist):
         persisting.offer(message.version, message.demand)
     persisting.close()

@@ -49,6 +49,8 @@ class NodeEnded(Message, frozen=True, kw_only=True):
 
     node: str
     how: str
+    will_return: bool = False
+    """It starts another."""
 
 
 class Wrote(Message, frozen=True, kw_only=True):

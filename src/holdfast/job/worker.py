@@ -13,11 +13,22 @@ import torch
 from holdfast.control.report import Member
 from holdfast.engine.groups import GroupBroken, first_line
 from holdfast.engine.interpreter import Hooks
+from holdfast.engine.loading import CannotRestore
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.job.arenas import snapshot_options
 from holdfast.job.config import JobConfig
-from holdfast.job.messages import Assignment, Failed, Hello, PersistSpec, Struck, ToWorker
+from holdfast.job.copying import run_copying
+from holdfast.job.messages import (
+    Assignment,
+    CopySpec,
+    Failed,
+    Hello,
+    PersistSpec,
+    Struck,
+    ToWorker,
+    Unloadable,
+)
 from holdfast.job.page import ProgressPage, make_page_file, start_beating
 from holdfast.job.persisting import run_persisting
 from holdfast.job.prepare import make_data, make_model, trainer_config
@@ -39,12 +50,16 @@ def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
         return 1
     if isinstance(assignment, PersistSpec):
         return run_persisting(assignment, channel)
+    if isinstance(assignment, CopySpec):
+        return run_copying(assignment, channel)
     if not isinstance(assignment, Assignment):
         raise InternalError(f"the first message is a {type(assignment).__name__}")
     try:
         _train(assignment, channel, page)
     except Exception as error:
         traceback.print_exc()
+        if isinstance(error, CannotRestore):
+            channel.send(Unloadable(version=error.version, reason=str(error)))
         channel.send(explain_failure(error))
         return 1
     return 0

@@ -6,6 +6,7 @@ agent is gone, the worker ends at once.
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -65,7 +66,7 @@ class WorkerLink:
         self._words: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._epoch = 0
         self._num_steps_of_epoch = 0
-        self._warm_up: dict[Sample, list[float]] = {}
+        self._warm_up: dict[Sample, deque[float]] = {}
         self._plan: Plan | None = None
         """Under which the last step was done."""
 

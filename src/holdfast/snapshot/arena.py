@@ -18,8 +18,9 @@ it is written. `seal` writes checksums, then the digest over version and checksu
 state. A process killed anywhere in between leaves a slot that is in progress, or whose digest does
 not fit: both read as empty. The other slot was not touched.
 
-*Pin.* The agent may pin a committed version in the slot's head; `begin` takes another slot then.
-Between looking and taking, a pin may come too late: whoever pins reads with verification.
+*Pin.* Whoever reads a committed version for long may pin it in the slot's head, and the agent may
+hold some; `begin` takes another slot then. A hold gives way to a pin where there is no slot for
+both. Between looking and taking, either may come too late: whoever reads does so with verification.
 
 *Who.* One writer at a time: the agent reaps a worker before its arena is used again. What a dead
 writer left in progress stays marked until `abandon`, so that a second writer cannot slip in
@@ -30,7 +31,7 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ SHARED_MEMORY = Path("/dev/shm")
 _SLOT = struct.Struct("<QqqQ")
 """State, step, lineage, digest: 32 bytes."""
 _STATE = struct.Struct("<Q")
+_HOLD_AT = _SLOT.size + _STATE.size
+"""In a slot's head, behind the pin."""
 _EMPTY, _IN_PROGRESS, _COMMITTED = 0, 1, 2
 
 
@@ -213,6 +216,7 @@ class Arena:
             )
         number = min(free, key=lambda n: held[n].age if n in held else (-1, n))
         self._write_state(number, _EMPTY)
+        self._set_hold(number, is_held=False)
         _SLOT.pack_into(self._whole, self._places.heads[number], _EMPTY, *_pair(version), 0)
         self._write_state(number, _IN_PROGRESS)
         return Slot(self, number, version)
@@ -226,9 +230,11 @@ class Arena:
         if self.layout.num_slots == 1 and keep == self.persisted:
             keep = None
         pinned = [n for n in held if self._is_pinned(n)]
-        free = [n for n in self._numbers if n not in pinned and (n not in held or held[n] != keep)]
-        if not free and self.layout.num_slots > 1:  # the pinned version is whole: it is enough
-            free = [n for n in self._numbers if n not in pinned]
+        taken = [*pinned, *(n for n in held if self._is_held(n))]
+        free = [n for n in self._numbers if n not in taken and (n not in held or held[n] != keep)]
+        if self.layout.num_slots > 1:  # what is held, or at least what is pinned, is whole
+            free = free or [n for n in self._numbers if n not in taken]
+            free = free or [n for n in self._numbers if n not in pinned]
         return free
 
     @property
@@ -260,6 +266,24 @@ class Arena:
     def unpin(self) -> None:
         for number in self._numbers:
             self._set_pin(number, is_pinned=False)
+
+    def hold(self, versions: Collection[Version]) -> None:
+        """Keep those of these that are there, and no others, until the next call: it is the
+        agent's, while other nodes copy them.
+        """
+        held = self.versions()
+        for number in self._numbers:
+            self._set_hold(number, is_held=held.get(number) in versions)
+        for number, version in held.items():
+            if self._committed(number) != version:  # it was begun to be overwritten meanwhile
+                self._set_hold(number, is_held=False)
+
+    def _set_hold(self, number: int, *, is_held: bool) -> None:
+        _STATE.pack_into(self._whole, self._places.heads[number] + _HOLD_AT, int(is_held))
+
+    def _is_held(self, number: int) -> bool:
+        (flag,) = _STATE.unpack_from(self._whole, self._places.heads[number] + _HOLD_AT)
+        return bool(flag)
 
     def _set_pin(self, number: int, *, is_pinned: bool) -> None:
         _STATE.pack_into(self._whole, self._places.heads[number] + _SLOT.size, int(is_pinned))

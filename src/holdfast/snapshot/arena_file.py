@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.layout import Layout, round_up
 
 _MAGIC = b"HOLDFAST"
-_FORMAT = 1
+_FORMAT = 2
 _HEAD = struct.Struct("<8sQQQQ")
 """Magic, format, bytes of the layout, digest of the layout, bytes of the file."""
 _OWNER = struct.Struct("<QQ")
@@ -27,8 +27,8 @@ PERSISTED = struct.Struct("<qq")
 PERSISTED_AT = _HEAD.size + _OWNER.size
 _TEXT_AT = PERSISTED_AT + PERSISTED.size
 NO_VERSION = -1
-SLOT_HEAD_BYTES = 40
-"""State, version, digest and pin of a slot; its checksums follow."""
+SLOT_HEAD_BYTES = 48
+"""State, version, digest, pin and hold of a slot; its checksums follow."""
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -66,6 +66,11 @@ def read_owner(fd: int) -> tuple[int, int] | None:
         return None
     pid, started = _OWNER.unpack_from(head, _HEAD.size)
     return pid, started
+
+
+def has_name(fd: int) -> bool:
+    """Can others still find the file?"""
+    return os.fstat(fd).st_nlink > 0
 
 
 def process_start(pid: int) -> int:

@@ -17,6 +17,7 @@ import xxhash
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.units import Box
+from holdfast.plan.workers import node_of
 
 KINDS = ("parameter", "exp_avg", "exp_avg_sq")
 """The state of a slice. `other` and `parity` entries belong to no slice."""
@@ -87,8 +88,14 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
     tensors: tuple[Whole, ...] = ()
     num_slots: int = 2
     """One where host memory is short: a version is then overwritten once it is persisted. Three
-    where there is plenty: one may then be persisted while the others take turns.
+    where there is plenty: one may then be persisted while the others take turns. Four where one is
+    kept until another node has copied the next.
     """
+
+    @property
+    def is_copy(self) -> bool:
+        """Kept by a node for a worker of another one."""
+        return self.node not in ("", node_of(self.worker))
 
     @cached_property
     def by_key(self) -> dict[str, Entry]:
@@ -125,8 +132,8 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         """Refuse a layout that contradicts itself."""
         if self.chunk_bytes < 1:
             raise HoldfastError(f"chunks of {self.chunk_bytes} bytes: at least 1 needed")
-        if self.num_slots not in (1, 2, 3):
-            raise HoldfastError(f"an arena has 1 to 3 slots, not {self.num_slots}")
+        if self.num_slots not in (1, 2, 3, 4):
+            raise HoldfastError(f"an arena has 1 to 4 slots, not {self.num_slots}")
         seen: set[str] = set()
         for entry in self.checked:
             if entry.key in seen:

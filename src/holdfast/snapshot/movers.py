@@ -200,7 +200,7 @@ class HostMover:
         return job.is_copied
 
     def hold_back_update(self) -> None:
-        pass  # copies are over when `move` returns
+        """Nothing to wait for: copies are over when `move` returns."""
 
     def close(self) -> None:
         self._sources.clear()

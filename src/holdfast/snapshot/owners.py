@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.arena_file import process_start, read_owner
 from holdfast.snapshot.layout import Layout
@@ -33,7 +32,7 @@ _JOB = re.compile(r"[A-Za-z0-9_.-]+")
 def arena_name(job: str, layout: Layout) -> str:
     """The plan is in it: while one plan takes over from another, a worker has two arenas."""
     check_job(job)
-    keeper = "" if layout.node in ("", node_of(layout.worker)) else f"@{layout.node}"
+    keeper = f"@{layout.node}" if layout.is_copy else ""
     plan = f"~{layout.plan[:8]}" if layout.plan else ""
     return f"{PREFIX}{job}-{layout.worker}{keeper}{plan}"
 

@@ -54,6 +54,10 @@ in one column more likely.
 """
 
 
+COPY_SLOTS = 2
+"""The last copy, and the next one in the making."""
+
+
 class Shares(msgspec.Struct, frozen=True):
     layouts: tuple[Layout, ...]
     """One per worker, in plan order."""
@@ -266,5 +270,10 @@ def _copies(about: Layout, saved: Mapping[str, _Saved]) -> Iterator[Layout]:
             continue
         peer = min(others, key=lambda node: (kept[node], others.index(node)))
         kept[peer] += strip_bytes(found.unprotected)
-        entries = tuple(found.unprotected)
-        yield msgspec.structs.replace(about, entries=entries, worker=worker, node=peer)
+        yield msgspec.structs.replace(
+            about,
+            entries=tuple(found.unprotected),
+            worker=worker,
+            node=peer,
+            num_slots=COPY_SLOTS,
+        )

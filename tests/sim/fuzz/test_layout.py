@@ -39,7 +39,7 @@ def test_a_tied_tensor_is_added_to_by_both_units_and_fed_once():
     layout = Layout(plan(WHOLE, CUT))
     tied = [slot for slot, adders in layout.adders.items() if adders == (0, 1)]
     assert tied
-    assert all((*slot, 1) in layout.parts("n0.g0", 1) for slot in tied)
+    assert all((*slot, 1) in layout.addends("n0.g0", 1) for slot in tied)
     fed = [*layout.fed_with("n0.g0", 0), *layout.fed_with("n0.g0", 1)]
     assert sorted(fed) == sorted(layout.held["n0.g0"])
 

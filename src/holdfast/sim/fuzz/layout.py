@@ -6,7 +6,7 @@ element; a slot's result covers the elements of its exchange.
 
 from functools import cached_property
 
-from holdfast.control.report import Part, Slot
+from holdfast.control.report import Addend, Slot
 from holdfast.control.resolve import slot_adders
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Hop, Plan
@@ -71,7 +71,7 @@ class Layout:
         names = self._unit_tensors[unit] - before
         return [element for element in self.held[worker] if element[0] in names]
 
-    def parts(self, worker: str, unit: int) -> tuple[Part, ...]:
+    def addends(self, worker: str, unit: int) -> tuple[Addend, ...]:
         """The sums to which a unit's gradient is added on a worker."""
         return tuple((*slot, unit) for slot in self.slots_of[worker] if unit in self.adders[slot])
 

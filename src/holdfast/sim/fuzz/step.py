@@ -5,7 +5,7 @@ failure as the worker's share says.
 from typing import TYPE_CHECKING, Any
 
 from holdfast.control.order import Share
-from holdfast.control.report import LOSS_PART, Outcome, Slot
+from holdfast.control.report import LOSS_ADDEND, Addend, Outcome, Slot
 from holdfast.plan.plan import Hop
 
 if TYPE_CHECKING:
@@ -87,13 +87,14 @@ class Step:
         """Backward of one unit for one micro-batch."""
         unit = passage.units.pop()
         micro_batch = passage.micro_batch
-        if passage.speaks and unit == passage.hop.stop - 1 and self._counts(LOSS_PART, micro_batch):
+        ends = unit == passage.hop.stop - 1
+        if passage.speaks and ends and self._counts(LOSS_ADDEND, micro_batch):
             self.worker.ledger.spoke(micro_batch)
             self.worker.losses.append(micro_batch)
-        parts = [p for p in self._parts(unit) if self._counts(p, micro_batch)]
-        for part in parts:
-            self.worker.sums.setdefault(part, []).append(micro_batch)
-        self.worker.ledger.added(unit, micro_batch, parts)
+        addends = [a for a in self._addends(unit) if self._counts(a, micro_batch)]
+        for addend in addends:
+            self.worker.sums.setdefault(addend, []).append(micro_batch)
+        self.worker.ledger.added(unit, micro_batch, addends)
         if not passage.units:
             self.world.board.passed(self, micro_batch, passage.place)
         for slot in self.slots:
@@ -103,11 +104,11 @@ class Step:
                     self._reduce(slot)
         self._agree_if_ready()
 
-    def _parts(self, unit: int) -> tuple[tuple[int, int, int], ...]:
-        return self.base.parts(self.worker.name, unit)
+    def _addends(self, unit: int) -> tuple[Addend, ...]:
+        return self.base.addends(self.worker.name, unit)
 
-    def _counts(self, part: tuple[int, int, int], micro_batch: int) -> bool:
-        return self.share is None or micro_batch in self.share.recompute.get(part, ())
+    def _counts(self, addend: Addend, micro_batch: int) -> bool:
+        return self.share is None or micro_batch in self.share.recompute.get(addend, ())
 
     # Reduce
 
@@ -125,9 +126,9 @@ class Step:
         if self.share is not None and slot in self.share.give:
             return worker.results[slot]
         return [
-            (worker.name, part[2], micro_batch)
-            for part, numbers in worker.sums.items()
-            if part[:2] == slot
+            (worker.name, addend[2], micro_batch)
+            for addend, numbers in worker.sums.items()
+            if addend[:2] == slot
             for micro_batch in numbers
         ]
 
@@ -142,8 +143,8 @@ class Step:
             if not self.is_on:
                 return
             self.worker.results[slot] = value
-            for part in [p for p in self.worker.sums if p[:2] == slot]:
-                del self.worker.sums[part]
+            for addend in [a for a in self.worker.sums if a[:2] == slot]:
+                del self.worker.sums[addend]
             self.worker.ledger.reduced(slot)
             self.world.happened("reduced", self.worker)
             self._agree_if_ready()

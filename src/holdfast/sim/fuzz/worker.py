@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.control.effects import Stop, Void
 from holdfast.control.member import MemberLedger
 from holdfast.control.order import Freeze, Order, Share
-from holdfast.control.report import LOSS_PART, Member, Part, Slot
+from holdfast.control.report import LOSS_ADDEND, Addend, Member, Slot
 from holdfast.sim.fuzz.joins import Joining
 from holdfast.sim.fuzz.layout import Element
 from holdfast.sim.fuzz.step import Step
@@ -32,7 +32,7 @@ class Worker:
         self.pending_order: Order | None = None
         self.state: dict[Element, int] = {}
         self.state_before: dict[Element, int] | None = None
-        self.sums: dict[Part, list[int]] = {}
+        self.sums: dict[Addend, list[int]] = {}
         self.results: dict[Slot, int] = {}
         self.losses: list[int] = []
         self.last_results: dict[Element, int] = {}
@@ -113,9 +113,9 @@ class Worker:
 
     def _tear(self) -> None:
         """The freeze came in the middle of an accumulation."""
-        parts = [part for part in self.sums if part != LOSS_PART]
-        if parts and not self.is_stopped:
-            torn = self.world.rng.choice(parts)
+        addends = [addend for addend in self.sums if addend != LOSS_ADDEND]
+        if addends and not self.is_stopped:
+            torn = self.world.rng.choice(addends)
             del self.sums[torn]
             self.ledger.torn([torn])
 
@@ -178,7 +178,7 @@ class Worker:
             self.world.apply(self, self.ledger.base, share.outcome)
         if share.revert or self.ledger.version < share.step or self.ledger.base != share.base:
             self._clear_step()
-        self.sums = {part: self.sums[part] for part in self.sums if part[:2] in share.keep}
+        self.sums = {addend: self.sums[addend] for addend in self.sums if addend[:2] in share.keep}
         self.losses = list(share.speak)
 
     def _revert(self) -> None:
