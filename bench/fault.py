@@ -73,13 +73,13 @@ class Amount:
 
 
 FULL = Amount(
-    rounds=2,
-    kills=5,
-    heals=3,
+    rounds=1,
+    kills=6,
+    heals=4,
     slow_s=5.0,
-    hangs=3,
-    uneven_steps=60,
-    theirs=_torchft.Faults(kills=2, slow_s=5.0, hangs=1, calm=6, cap_s=90.0),
+    hangs=2,
+    uneven_steps=40,
+    theirs=_torchft.Faults(kills=1, slow_s=5.0, hangs=1, calm=6, cap_s=75.0),
 )
 QUICK = Amount(
     rounds=1,

@@ -46,6 +46,22 @@ def test_only_every_kth(tmp_path):
     crew.close()
 
 
+def test_a_longer_interval_from_now_on(crew):
+    crew.enter()
+    crew.train({1: STATES[1], 2: STATES[2]})
+    first(crew).snapshots.set_every(4)
+    crew.train({step: STATES[step] for step in range(3, 8)})
+    assert first(crew).sealed_versions == [Version(1, 1), Version(2, 1), Version(4, 1)]
+
+
+def test_what_a_version_cost_is_told_with_the_next(crew):
+    crew.enter()
+    crew.train(STATES)
+    before, *others = first(crew).waits_s
+    assert before == 0, "nobody waited before the first"
+    assert all(seconds > 0 for seconds in others), "all was copied in the end"
+
+
 def test_until_the_arena_is_there_nothing_is_copied(crew):
     first(crew).apply(1, 1, STATES[1])
     assert first(crew).sealed_versions == []

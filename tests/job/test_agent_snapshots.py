@@ -8,10 +8,10 @@ from holdfast.job import agent_snapshots
 from holdfast.job.agent_snapshots import AgentSnapshots
 from holdfast.job.arenas import Arenas, pack_layouts
 from holdfast.job.config import JobConfig, JobSection, SnapshotSection
-from holdfast.job.messages import (
+from holdfast.job.messages import Assignment
+from holdfast.job.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
-    Assignment,
     Copied,
     Copy,
     CopySpec,
@@ -133,10 +133,11 @@ def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, ca
 
 def test_a_sealed_version_is_told(agent, told):
     ask(agent, Process(), MINE)
-    agent.hear(Process(), Sealed(plan=MINE.plan, version=V1))
+    agent.hear(Process(), Sealed(plan=MINE.plan, version=V1, wait_s=0.5))
     (keeps,) = told
     assert isinstance(keeps, Keeps)
     assert [held.worker for held in keeps.arenas] == ["n0.g0"]
+    assert keeps.waits_s == {Process().name: 0.5}
 
 
 def test_only_what_nobody_uses_is_dropped(agent, told):

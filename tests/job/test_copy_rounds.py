@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.job.copy_rounds import CopyRounds
-from holdfast.job.messages import Copied, Copy
+from holdfast.job.snapshot_messages import Copied, Copy
 from holdfast.snapshot.layout import Version
 
 V1, V2, V3, V4 = (Version(step, 1) for step in range(1, 5))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.job.copying import CopyKeeper, run_copying
-from holdfast.job.messages import Copied, Copy, CopySpec
+from holdfast.job.snapshot_messages import Copied, Copy, CopySpec
 from holdfast.job.wire import BY_WORKER, FROM_WORKER, Channel
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.arena import Arena

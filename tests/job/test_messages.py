@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.job import messages
-from holdfast.job.messages import Message
+from holdfast.job.message import Message
 
 DIRECTIONS = ("ToWorker", "FromWorker", "ToAgent", "ToCoordinator", "FromClient", "ToClient")
 

@@ -6,10 +6,19 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.job.kept import KeptBoard
-from holdfast.job.messages import Copied, Copy, DropArenas, Persist, Persisted
 from holdfast.job.persisting import JobWriter
 from holdfast.job.snapshot_desk import SnapshotDesk
+from holdfast.job.snapshot_messages import (
+    Copied,
+    Copy,
+    DropArenas,
+    Persist,
+    Persisted,
+    SnapshotEvery,
+)
+from holdfast.job.snapshot_pace import SnapshotPace
 from holdfast.plan.build import regular_plan
+from holdfast.plan.interval import SEEN_VERSIONS, IntervalRule
 from holdfast.snapshot.layout import Version
 from support.kept_state import JOB, Crew
 from support.random_plans import make_units
@@ -50,6 +59,7 @@ class Office:
             tell=self.events.extend,
             reach=lambda node: self.left.get(node, ()),
             checkpoints=self.root if checkpoints else None,
+            pace=SnapshotPace(IntervalRule(1, 0.01), self.post, self.events.extend),
         )
         self.hear(crew)
 
@@ -188,3 +198,12 @@ def test_without_checkpoints_the_end_waits_for_nobody(crew):
     ended = []
     Office(crew, checkpoints=False).desk.persist_last("", lambda: ended.append(1))
     assert ended == [1]
+
+
+def test_waits_make_the_interval_grow(crew):
+    office = Office(crew)
+    for _ in range(SEEN_VERSIONS):
+        office.desk.stepped(0.1)
+        office.desk.hear("n0", crew.held()["n0"], {"n0.g0": 0.0015})
+    first, last = office.post.take(SnapshotEvery)
+    assert (first.every, last.every) == (1, 2)

@@ -12,6 +12,7 @@ from holdfast.job import messages, wire
 from holdfast.job.arenas import HeldArena
 from holdfast.job.config import JobConfig, JobSection
 from holdfast.job.faults import Fault
+from holdfast.job.message import Message
 from holdfast.job.messages import (
     Assignment,
     ChangeMessage,
@@ -22,7 +23,6 @@ from holdfast.job.messages import (
     Hello,
     Leave,
     Measured,
-    Message,
     OrderMessage,
     StateMessage,
     StepMessage,

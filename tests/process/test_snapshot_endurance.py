@@ -77,7 +77,7 @@ class Watch:
 @pytest.mark.parametrize("shape", [{"stages": 2}, {"replicas": 2}], ids=["copies", "parity"])
 def test_a_thousand_snapshots(template, tmp_path, capsys, shape):
     watch = Watch(template, tmp_path)
-    snapshot = SnapshotSection(every=1, persist_every_steps=100)
+    snapshot = SnapshotSection(every=1, max_cost=0, persist_every_steps=100)
     config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), snapshot=snapshot)
     result = run_job(prepare_job(config), on_event=watch, template=template)
     assert result.report.outcome == "finished"

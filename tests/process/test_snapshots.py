@@ -25,7 +25,8 @@ LONG = 140
 STAGES = {"replicas": 2, "stages": 2}
 REPLICAS = {"replicas": 3}
 ONE_HOLDER = {"stages": 3}
-EVERY_STEP = SnapshotSection(every=1)
+UNLIMITED = SnapshotSection(every=1, max_cost=0)
+"""Steps of milliseconds: whatever waiting there is would make the interval grow."""
 
 
 class Runs:
@@ -48,7 +49,7 @@ class Runs:
 
     def run(self, shape, name="run", do=None, job=None, **more):
         """`do`: what is called, once, when a step is done."""
-        more.setdefault("snapshot", EVERY_STEP)
+        more.setdefault("snapshot", UNLIMITED)
         config = make_config(shape, self.num_steps, str(self._folder / name), **more)
         config = msgspec.structs.replace(
             config, job=msgspec.structs.replace(config.job, **job or {})
@@ -172,7 +173,7 @@ def test_a_node_lost_on_purpose_loses_its_memory(runs, tmp_path):
 
 
 def test_an_interval_of_three(runs):
-    report = runs.same(STAGES, do={7: runs.kill_all}, snapshot=SnapshotSection(every=3))
+    report = runs.same(STAGES, do={7: runs.kill_all}, snapshot=SnapshotSection(every=3, max_cost=0))
     assert all(restore.step % 3 == 0 for restore in report.restores)
     assert max(restore.steps_redone for restore in report.restores) <= 5
 
@@ -184,7 +185,7 @@ def test_memory_outlives_the_agent_that_owns_it(runs, tmp_path):
         os.kill(agent_of(tmp_path, "n1.g0"), signal.SIGKILL)
         runs.kill_all()
 
-    unprotected = SnapshotSection(every=1, parity=False)
+    unprotected = SnapshotSection(every=1, max_cost=0, parity=False)
     report = runs.same(STAGES, do={7: kill_agent_and_workers}, snapshot=unprotected)
     assert report.restores
 
@@ -232,7 +233,7 @@ def test_without_any_memory_the_newest_checkpoint_is_loaded(runs, tmp_path):
         forget_all(tmp_path)
         runs.kill_all()
 
-    snapshot = SnapshotSection(every=2, persist_every_steps=4)
+    snapshot = SnapshotSection(every=2, max_cost=0, persist_every_steps=4)
     runs.num_steps = LONG
     due = runs.when(lambda: num_written(runs), forget_and_kill)
     report = runs.same(STAGES, do=due, snapshot=snapshot)
@@ -252,7 +253,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(runs, tmp_path):
         file.write_bytes(data)
         runs.kill_all()
 
-    snapshot = SnapshotSection(every=2, persist_every_steps=2)
+    snapshot = SnapshotSection(every=2, max_cost=0, persist_every_steps=2)
     runs.num_steps = LONG
     due = runs.when(lambda: num_written(runs) >= 2, damage_and_kill)
     report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
@@ -269,7 +270,7 @@ def test_versions_that_cannot_be_loaded_are_passed_over(runs, tmp_path):
         spoil(tmp_path, "n1.g0")
         runs.kill_all()
 
-    snapshot = SnapshotSection(every=2, parity=False, persist_every_steps=4)
+    snapshot = SnapshotSection(every=2, max_cost=0, parity=False, persist_every_steps=4)
     runs.num_steps = LONG
     due = runs.when(lambda: num_written(runs), spoil_and_kill)
     report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
@@ -286,7 +287,9 @@ def test_where_nothing_can_be_loaded_the_job_ends(runs, tmp_path):
 
     with pytest.raises(JobFailed, match="no snapshot is whole"):
         runs.run(
-            ONE_HOLDER, do={7: spoil_and_kill}, snapshot=SnapshotSection(every=1, parity=False)
+            ONE_HOLDER,
+            do={7: spoil_and_kill},
+            snapshot=SnapshotSection(every=1, max_cost=0, parity=False),
         )
     told = [event.details for event in runs.events if isinstance(event, Decided)]
     refused = [details["version"] for details in told if "version" in details]
@@ -294,7 +297,7 @@ def test_where_nothing_can_be_loaded_the_job_ends(runs, tmp_path):
 
 
 def test_a_stopped_job_is_taken_up_again(runs, tmp_path):
-    snapshot = SnapshotSection(every=1, persist_every_steps=4)
+    snapshot = SnapshotSection(every=1, max_cost=0, persist_every_steps=4)
     stop = {5: lambda: os.kill(os.getpid(), signal.SIGTERM)}
     first = runs.run(STAGES, name="first", do=stop, snapshot=snapshot)
     assert first.report.outcome == "stopped"
@@ -309,6 +312,14 @@ def test_a_stopped_job_is_taken_up_again(runs, tmp_path):
     for step in runs.calm(STAGES).steps:
         assert abs(both[step.step].loss - step.loss) <= 1e-9 * abs(step.loss)
     assert shared_memory(tmp_path) == []
+
+
+def test_the_interval_grows_where_waiting_costs_too_much(runs):
+    """Nothing is as cheap as this limit."""
+    runs.same(STAGES, snapshot=SnapshotSection(every=1, max_cost=1e-9))
+    details = [event.details for event in runs.events if isinstance(event, Decided)]
+    (first, *_) = [int(found["every"]) for found in details if "every" in found]
+    assert first > 1
 
 
 def test_without_snapshots_lost_state_ends_the_job(runs):

@@ -57,6 +57,7 @@ class Hand:
         self.slices = make_slices(crew.plan, worker)
         self.ledger = MemberLedger(Member(worker, 1))
         self.sealed_versions: list[Version] = []
+        self.waits_s: list[float] = []
         self.snapshots = Snapshots(
             crew.options,
             self.ledger,
@@ -69,8 +70,9 @@ class Hand:
         path = self._crew.arenas[node_of(self._worker)].make(layouts)
         self.snapshots.give(layouts[0].plan, str(path))
 
-    def sealed(self, plan: str, version: Version) -> None:
+    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
         self.sealed_versions.append(version)
+        self.waits_s.append(wait_s)
 
     def enter(self, since: Version | None = None) -> None:
         self.snapshots.enter(self._crew.plan, self.slices, since)

@@ -6,6 +6,7 @@ it is there; until then the arenas of the plan before are what the job can go ba
 wrong here ends the snapshots of this epoch, with a line in the log, and never the training.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -34,8 +35,10 @@ class Keeper(Protocol):
         what the node keeps for workers elsewhere.
         """
 
-    def sealed(self, plan: str, version: Version) -> None:
-        """A version is whole in this worker's arena; called from any thread."""
+    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
+        """A version is whole in this worker's arena; called from any thread. `wait_s`: how long
+        training has waited for copies of the one before.
+        """
 
 
 class _Teller:
@@ -45,10 +48,11 @@ class _Teller:
 
     def __init__(self, keeper: Keeper, plan: str) -> None:
         self._keeper, self._plan = keeper, plan
+        self.wait_s = 0.0
 
     def announce(self, version: Version, *, sealed: bool) -> None:
         if sealed:
-            self._keeper.sealed(self._plan, version)
+            self._keeper.sealed(self._plan, version, self.wait_s)
 
     def is_settled(self) -> bool:
         return True
@@ -76,7 +80,10 @@ class Snapshots:
         self._arena: Arena | None = None
         self._copier: Copier | None = None
         self._sources: dict[str, Tensor] = {}
-        self._every = options.every
+        self._every = self._wanted_every = options.every
+        self._teller: _Teller | None = None
+        self._wait_s = 0.0
+        """For copies of the version that is under way."""
 
     # Epochs.
 
@@ -96,6 +103,10 @@ class Snapshots:
             return found
 
         self._planning = Background("planning arenas", ask)
+
+    def set_every(self, every: int) -> None:
+        """Not more often than that; called from any thread."""
+        self._wanted_every = every
 
     def give(self, plan: str, path: str) -> None:
         """The arena for the plan with this digest is there; called from any thread."""
@@ -127,7 +138,8 @@ class Snapshots:
         else:
             arena.roll_back(self._since)
         self._sources = self._live(layout)
-        self._copier = Copier(arena, self._device, _Teller(self._keeper, plan))
+        self._teller = _Teller(self._keeper, plan)
+        self._copier = Copier(arena, self._device, self._teller)
 
     def _live(self, layout: Layout) -> dict[str, Tensor]:
         """The state behind every entry, and behind those that parity is made of."""
@@ -167,7 +179,9 @@ class Snapshots:
 
     def applying(self) -> None:
         if self._copier is not None:
+            start = time.perf_counter()
             self._try(self._copier.finish)
+            self._wait_s += time.perf_counter() - start
 
     def applied(self, step: int) -> None:
         if self._planning is not None:
@@ -176,14 +190,22 @@ class Snapshots:
     def _begin(self, step: int) -> None:
         if self._copier is None:
             self._attach()
-        if self._copier is None or self._arena is None or step % self._every:
+        every = max(self._every, self._wanted_every)
+        if self._copier is None or self._arena is None or step % every:
             return
         outcome = self._ledger.outcome
         assert outcome is not None
         version = Version(step, outcome.epoch)
         if self._arena.slot(version) is None:
+            self._note_wait()
             self._fill_others(step)
             self._copier.begin(version, self._sources)
+
+    def _note_wait(self) -> None:
+        """The version before is done: what it has cost is told with this one."""
+        if self._teller is not None:
+            self._teller.wait_s = self._wait_s
+        self._wait_s = 0.0
 
     def _try(self, call: Callable[[], object]) -> None:
         try:
@@ -199,7 +221,7 @@ class Snapshots:
         if self._copier is None or self._arena is None or outcome is None:
             return
         if self._arena.slot(Version(self._ledger.version, outcome.epoch)) is None:
-            self._every = 1
+            self._every = self._wanted_every = 1
             self.applied(self._ledger.version)
             self.applying()
 

@@ -26,12 +26,10 @@ from holdfast.job.agent_workers import WorkerProcess
 from holdfast.job.connection import ClientConnection, client_tls, open_connection
 from holdfast.job.deltas import OrderUnpacker
 from holdfast.job.faults import SIGNALS, Fault
+from holdfast.job.message import Message
 from holdfast.job.messages import (
-    ArenaWanted,
     Assignment,
     Beat,
-    Copy,
-    DropArenas,
     EndNode,
     Failed,
     FaultMessage,
@@ -39,14 +37,11 @@ from holdfast.job.messages import (
     Hello,
     InjectFault,
     KillWorker,
-    Message,
     NodeState,
     OrderForNode,
     OrderMessage,
-    Persist,
     Place,
     Relayed,
-    Sealed,
     Settled,
     StartWorker,
     StateMessage,
@@ -58,6 +53,14 @@ from holdfast.job.messages import (
 )
 from holdfast.job.page import now_ms
 from holdfast.job.secret import ClientProof, ProofFailed
+from holdfast.job.snapshot_messages import (
+    ArenaWanted,
+    Copy,
+    DropArenas,
+    Persist,
+    Sealed,
+    SnapshotEvery,
+)
 from holdfast.job.template import Exited, Forked, Forker, TemplateGone
 from holdfast.job.wire import BY_AGENT
 
@@ -199,6 +202,9 @@ class Agent:
                 self._inject(fault)
             case Settled(step=step):
                 self._steps = [told for told in self._steps if _step_of(told) >= step]
+            case SnapshotEvery():
+                for worker in self._workers.values():
+                    worker.send(message)
             case DropArenas() | Persist() | Copy():
                 self._snapshots.obey(message)
             case EndNode():

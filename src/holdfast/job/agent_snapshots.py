@@ -11,17 +11,16 @@ from holdfast.engine.arena_plan import node_job
 from holdfast.errors import HoldfastError
 from holdfast.job.agent_workers import WorkerProcess
 from holdfast.job.arenas import Arenas, HeldArena, unpack_layouts
-from holdfast.job.messages import (
+from holdfast.job.message import Message
+from holdfast.job.messages import Assignment, FromWorker
+from holdfast.job.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
-    Assignment,
     Copied,
     Copy,
     CopySpec,
     DropArenas,
-    FromWorker,
     Keeps,
-    Message,
     Persist,
     Persisted,
     PersistSpec,
@@ -56,8 +55,8 @@ class AgentSnapshots:
     def held(self) -> tuple[HeldArena, ...]:
         return self._arenas.held() if self._arenas is not None else ()
 
-    def _tell_held(self) -> None:
-        self._tell(Keeps(arenas=self.held()))
+    def _tell_held(self, waits_s: dict[str, float] | None = None) -> None:
+        self._tell(Keeps(arenas=self.held(), waits_s=waits_s or {}))
 
     # Workers.
 
@@ -67,8 +66,8 @@ class AgentSnapshots:
                 layouts = unpack_layouts(data)
                 self._plans[worker.name] = layouts[0].plan
                 asyncio.get_running_loop().create_task(self._make(worker, layouts))
-            case Sealed():
-                self._tell_held()
+            case Sealed(wait_s=wait_s):
+                self._tell_held({worker.name: wait_s})
 
     async def _make(self, worker: WorkerProcess, layouts: tuple[Layout, ...]) -> None:
         """Its own first: without copies for others there is still that."""

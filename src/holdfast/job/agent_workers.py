@@ -16,7 +16,8 @@ import msgspec
 
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
-from holdfast.job.messages import FromWorker, Message, Place
+from holdfast.job.message import Message
+from holdfast.job.messages import FromWorker, Place
 from holdfast.job.page import Progress, ProgressPage, make_page_file
 from holdfast.job.template import Forker
 from holdfast.job.wire import FROM_WORKER, Unpacker, WireError, pack

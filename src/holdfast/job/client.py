@@ -8,7 +8,8 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.job.connection import client_tls, open_connection
-from holdfast.job.messages import Message, ToClient
+from holdfast.job.message import Message
+from holdfast.job.messages import ToClient
 from holdfast.job.secret import ClientProof, ProofFailed, read_secret
 from holdfast.job.wire import BY_CLIENT
 from holdfast.observe.run_directory import ADDRESS, JOB

@@ -154,6 +154,10 @@ class RecoverySection(Section, frozen=True, kw_only=True):
 class SnapshotSection(Section, frozen=True, kw_only=True):
     every: Natural = 0
     """Steps between two snapshots in memory; 0 = none are made."""
+    max_cost: Annotated[float, Meta(ge=0)] = 0.01
+    """The share of the training time that may be spent waiting for snapshots. Where they need more,
+    `every` is doubled until they do not; 0 = it stays as it is.
+    """
     parity: bool = True
     """Keep enough on every node to compute what another one held."""
     memory_limit_bytes: Natural = 0

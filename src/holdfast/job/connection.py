@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.job.messages import Challenge, Message, Proof, Welcome
+from holdfast.job.message import Message
+from holdfast.job.messages import Challenge, Proof, Welcome
 from holdfast.job.secret import ClientProof, ProofFailed, ServerProof
 from holdfast.job.wire import HANDSHAKE, Reader, Unpacker, WireError, pack
 

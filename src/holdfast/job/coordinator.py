@@ -29,10 +29,8 @@ from holdfast.control.facts import (
 )
 from holdfast.control.settings import Settings
 from holdfast.control.state import WorkerState
-from holdfast.engine.arena_plan import node_job
 from holdfast.job import messages
 from holdfast.job.agenda import Agenda
-from holdfast.job.arenas import reachable, snapshot_options
 from holdfast.job.chronicle import Chronicle
 from holdfast.job.conclusion import Conclusion
 from holdfast.job.connection import Gate, ServerConnection, Strangers, server_tls
@@ -40,32 +38,27 @@ from holdfast.job.control_journal import CONTROL, ControlJournal
 from holdfast.job.dispatch import Dispatch
 from holdfast.job.failures import Failure, describe_exit, said
 from holdfast.job.front_desk import FrontDesk
-from holdfast.job.kept import KeptBoard
 from holdfast.job.ledger import HoldersDiffer
 from holdfast.job.messages import (
     Beat,
-    Copied,
     EndNode,
     Failed,
-    Keeps,
     KillWorker,
     NodeState,
-    Persisted,
     Relayed,
     Settled,
     StartWorker,
     StateMessage,
-    Unloadable,
     WorkerStarted,
 )
 from holdfast.job.page import now_ms
 from holdfast.job.pulse import Pulse
-from holdfast.job.snapshot_desk import SnapshotDesk
+from holdfast.job.snapshot_desk import desk_of
+from holdfast.job.snapshot_messages import Copied, Keeps, Persisted, Unloadable
 from holdfast.job.supervision import CoordinatorSpec, LauncherLink, NodeEnded, StopAsked, Wrote
 from holdfast.job.vigil import Vigil
 from holdfast.job.wire import FROM_AGENT, FROM_CLIENT, Reader
 from holdfast.observe import events
-from holdfast.observe.run_directory import CHECKPOINTS
 from holdfast.plan.workers import node_of
 
 LOOK_MS = 100
@@ -83,15 +76,7 @@ class CoordinatorServer:
         self._machine = Coordinator(settings_of(spec), self._journal.entries)
         self._chronicle.replay(self._journal.entries)
         self._dispatch = Dispatch()
-        self._snapshots = SnapshotDesk(
-            KeptBoard(snapshot_options(config, spec.memory, "")) if spec.memory else None,
-            self._chronicle.past,
-            self._dispatch,
-            take=self._take,
-            tell=self._chronicle.tell,
-            reach=lambda node: reachable(node_job(spec.memory, node)),
-            checkpoints=run_dir / CHECKPOINTS if config.snapshot.persists else None,
-        )
+        self._snapshots = desk_of(spec, self._chronicle, self._dispatch, self._take)
         self._states: dict[str, WorkerState] = {}
         self._strangers = Strangers(lambda line: print(line, flush=True), time.monotonic)
         past = self._chronicle.past
@@ -210,8 +195,8 @@ class CoordinatorServer:
                 self._snapshots.refuse(version, reason)
             case Relayed():
                 self._note(message)
-            case Keeps(arenas=arenas):
-                self._snapshots.hear(connection.name, arenas)
+            case Keeps(arenas=arenas, waits_s=waits_s):
+                self._snapshots.hear(connection.name, arenas, waits_s)
             case Persisted():
                 self._snapshots.written(message)
             case Copied():
@@ -268,6 +253,7 @@ class CoordinatorServer:
         self._chronicle.hear(member, message)
         for step in self._chronicle.steps_since(before):
             self._vigil.stepped(step.epoch, step.step_time_s, now_ms())
+            self._snapshots.stepped(step.step_time_s)
             self._desk.inject_due(now_ms())
 
     def _exited(self, message: messages.WorkerExited) -> None:

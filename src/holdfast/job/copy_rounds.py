@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from holdfast.job.dispatch import Dispatch
 from holdfast.job.kept import KeptBoard
-from holdfast.job.messages import Copied, Copy
+from holdfast.job.snapshot_messages import Copied, Copy
 from holdfast.snapshot.layout import Version
 
 

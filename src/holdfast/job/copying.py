@@ -15,7 +15,8 @@ import msgspec
 
 from holdfast.engine.arena_plan import node_job
 from holdfast.errors import HoldfastError
-from holdfast.job.messages import Copied, Copy, CopySpec, ToWorker
+from holdfast.job.messages import ToWorker
+from holdfast.job.snapshot_messages import Copied, Copy, CopySpec
 from holdfast.job.wire import Channel
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena

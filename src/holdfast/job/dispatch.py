@@ -9,7 +9,8 @@ from holdfast.control.report import Member
 from holdfast.job import messages
 from holdfast.job.connection import ServerConnection
 from holdfast.job.deltas import OrderPacker
-from holdfast.job.messages import FreezeMessage, Message, ToMember
+from holdfast.job.message import Message
+from holdfast.job.messages import FreezeMessage, ToMember
 from holdfast.job.wire import pack
 from holdfast.plan.workers import node_of
 

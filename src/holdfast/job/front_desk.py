@@ -16,12 +16,12 @@ from holdfast.job.connection import Strangers
 from holdfast.job.dispatch import Dispatch
 from holdfast.job.faults import Fault
 from holdfast.job.injector import Schedule, find_target, place_faults
+from holdfast.job.message import Message
 from holdfast.job.messages import (
     Done,
     FromClient,
     InjectFault,
     InjectRequest,
-    Message,
     Place,
     StatusReply,
     StatusRequest,

@@ -38,13 +38,23 @@ from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport,
 from holdfast.job.arenas import HeldArena
 from holdfast.job.config import JobConfig
 from holdfast.job.faults import Fault
+from holdfast.job.message import Message
+from holdfast.job.snapshot_messages import (
+    ArenaReady,
+    ArenaWanted,
+    Copied,
+    Copy,
+    CopySpec,
+    DropArenas,
+    Keeps,
+    Persist,
+    Persisted,
+    PersistSpec,
+    Sealed,
+    SnapshotEvery,
+    Unloadable,
+)
 from holdfast.plan.profile import Profile
-from holdfast.snapshot.layout import Version
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    pass
-
 
 # To a worker.
 
@@ -102,51 +112,6 @@ class FaultMessage(Message, frozen=True, kw_only=True):
     fault: Fault
 
 
-class ArenaReady(Message, frozen=True, kw_only=True):
-    """The memory for snapshots under the plan with this digest."""
-
-    plan: str
-    path: str
-
-
-class PersistSpec(Message, frozen=True, kw_only=True):
-    """The first message to a process that does not train but writes checkpoints."""
-
-    memory: str
-    checkpoints: str
-    every_steps: int
-    every_s: float
-    keep_latest_k: int
-    first_step: int
-
-
-class Persist(Message, frozen=True, kw_only=True):
-    """A version is whole: write it if it is due, or (`demand`: why) at once."""
-
-    version: Version
-    demand: str = ""
-
-
-class CopySpec(Message, frozen=True, kw_only=True):
-    """The first message to a process that does not train but copies what its node keeps for
-    others.
-    """
-
-    memory: str
-    node: str
-
-
-class Copy(Message, frozen=True, kw_only=True):
-    """A version is whole under this plan: do not let it go, and copy what you keep of it for
-    workers of other nodes. `before`: the last one that was copied everywhere, which stays until
-    this one is, too.
-    """
-
-    version: Version
-    plan: str
-    before: Version | None = None
-
-
 ToWorker = (
     Assignment
     | OrderMessage
@@ -156,6 +121,7 @@ ToWorker = (
     | Leave
     | FaultMessage
     | ArenaReady
+    | SnapshotEvery
     | PersistSpec
     | Persist
     | CopySpec
@@ -198,44 +164,6 @@ class RestoreMessage(Message, frozen=True, kw_only=True):
     """A snapshot was loaded: what it cost here."""
 
     report: RestoreReport
-
-
-class ArenaWanted(Message, frozen=True, kw_only=True):
-    """Memory for snapshots under another plan."""
-
-    layouts: bytes
-    """Packed; the first is of the worker's own arena, the others the node keeps for others."""
-
-
-class Sealed(Message, frozen=True, kw_only=True):
-    """A version is whole in the worker's arena."""
-
-    plan: str
-    version: Version
-
-
-class Persisted(Message, frozen=True, kw_only=True):
-    """A checkpoint was written, or (`error`) not."""
-
-    version: Version
-    reason: str
-    seconds: float
-    path: str
-    error: str = ""
-
-
-class Copied(Message, frozen=True, kw_only=True):
-    """All that a node is to keep of a version for others was copied, or (`error`) not."""
-
-    version: Version
-    error: str = ""
-
-
-class Unloadable(Message, frozen=True, kw_only=True):
-    """A version that should be whole could not be loaded."""
-
-    version: Version
-    reason: str
 
 
 class Measured(Message, frozen=True, kw_only=True):
@@ -301,7 +229,7 @@ class NodeState(Message, frozen=True, kw_only=True):
     """Workers that can be started there."""
     workers: tuple[WorkerState, ...] = ()
     """All whose process exists."""
-    pids: dict[str, int] = {}
+    pids: dict[str, int] = msgspec.field(default_factory=dict)
     arenas: tuple[HeldArena, ...] = ()
 
 
@@ -348,13 +276,7 @@ class Beat(Message, frozen=True, kw_only=True):
     """The agent lives; of its workers only what differs from the beat before."""
 
     sent_ms: int
-    places: dict[str, Place] = {}
-
-
-class Keeps(Message, frozen=True, kw_only=True):
-    """All that the node's memory holds by now."""
-
-    arenas: tuple[HeldArena, ...]
+    places: dict[str, Place] = msgspec.field(default_factory=dict)
 
 
 ToCoordinator = (
@@ -392,7 +314,7 @@ class OrderForNode(Message, frozen=True, kw_only=True):
     """The order whose incarnations these complete; 0 = they are all here."""
     gone: tuple[str, ...] = ()
     """Workers of `since` that have no place in this one."""
-    shares: dict[str, bytes] = {}
+    shares: dict[str, bytes] = msgspec.field(default_factory=dict)
     """Per worker, its `Share`, packed; empty bytes = none."""
 
 
@@ -410,13 +332,6 @@ class EndNode(Message, frozen=True, kw_only=True):
     """The job is over: end the workers, and yourself."""
 
 
-class DropArenas(Message, frozen=True, kw_only=True):
-    """This version is whole under this plan: what is older, of other plans, may go."""
-
-    version: Version
-    plan: str
-
-
 ToAgent = (
     StartWorker
     | KillWorker
@@ -426,6 +341,7 @@ ToAgent = (
     | Settled
     | EndNode
     | DropArenas
+    | SnapshotEvery
     | Persist
     | Copy
 )

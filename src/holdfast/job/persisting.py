@@ -12,7 +12,8 @@ from pathlib import Path
 
 from holdfast.engine.loading import arena_files, memories_of
 from holdfast.errors import HoldfastError
-from holdfast.job.messages import Persist, Persisted, PersistSpec, ToWorker
+from holdfast.job.messages import ToWorker
+from holdfast.job.snapshot_messages import Persist, Persisted, PersistSpec
 from holdfast.job.wire import Channel
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.catalog import Catalog

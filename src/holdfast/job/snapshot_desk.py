@@ -7,19 +7,25 @@ there, writes checkpoints for all.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.control.facts import Fact, SnapshotKept
 from holdfast.control.past import Past
 from holdfast.control.state import Kept
-from holdfast.job.arenas import HeldArena
+from holdfast.engine.arena_plan import node_job
+from holdfast.job.arenas import HeldArena, reachable, snapshot_options
+from holdfast.job.chronicle import Chronicle
 from holdfast.job.copy_rounds import CopyRounds
 from holdfast.job.dispatch import Dispatch
 from holdfast.job.kept import KeptBoard
-from holdfast.job.messages import Copied, DropArenas, Persist, Persisted
+from holdfast.job.snapshot_messages import Copied, DropArenas, Persist, Persisted
+from holdfast.job.snapshot_pace import SnapshotPace
+from holdfast.job.supervision import CoordinatorSpec
 from holdfast.observe import events
 from holdfast.observe.events import Event
+from holdfast.observe.run_directory import CHECKPOINTS
+from holdfast.plan.interval import IntervalRule
 from holdfast.snapshot.checkpoints import list_checkpoints
 from holdfast.snapshot.layout import Version
 
@@ -38,9 +44,10 @@ class SnapshotDesk:
         tell: Callable[[Sequence[Event]], None],
         reach: Callable[[str], Sequence[HeldArena]],
         checkpoints: Path | None = None,
+        pace: SnapshotPace | None = None,
     ) -> None:
         """`board` None: there are no snapshots. `reach` looks for what is left of a node.
-        `checkpoints`: where this run writes them; None: nowhere.
+        `checkpoints`: where this run writes them; None: nowhere. `pace` None: the interval stays.
         """
         self._reach = reach
         self._board, self._past, self._dispatch = board, past, dispatch
@@ -48,6 +55,7 @@ class SnapshotDesk:
         self._on_disk = self._list_checkpoints()
         self._refused: dict[Version, None] = {}
         self._copies = CopyRounds(board, dispatch) if board is not None else None
+        self._pace = pace
         self._told: tuple[str, tuple[Kept, ...]] = ("", ())
         self._plan = ""
         """Under which the newest whole version is held."""
@@ -57,10 +65,18 @@ class SnapshotDesk:
         self._persisted: Version | None = None
         self._then: Callable[[], object] | None = None
 
-    def hear(self, node: str, arenas: Sequence[HeldArena]) -> None:
+    def hear(
+        self, node: str, arenas: Sequence[HeldArena], waits_s: Mapping[str, float] | None = None
+    ) -> None:
         if self._board is not None:
             self._board.hear(node, arenas)
             self._look(self._board)
+        if self._pace is not None and waits_s:
+            self._pace.waited(waits_s)
+
+    def stepped(self, seconds: float) -> None:
+        if self._pace is not None:
+            self._pace.stepped(seconds)
 
     def lose(self, node: str) -> None:
         """To be called before the machine hears of it: what others hold counts on, and what of
@@ -105,6 +121,8 @@ class SnapshotDesk:
         if plan != self._plan:
             self._plan = plan
             self._dispatch.to_all(DropArenas(version=version, plan=plan))
+            if self._pace is not None:
+                self._pace.begin_again()
         self._newest = version
 
     def _offer_if_new(self, version: Version) -> None:
@@ -176,3 +194,24 @@ class SnapshotDesk:
         then, self._then = self._then, None
         if then is not None:
             then()
+
+
+def desk_of(
+    spec: CoordinatorSpec, chronicle: Chronicle, dispatch: Dispatch, take: Callable[[Fact], None]
+) -> SnapshotDesk:
+    """As the job file says."""
+    snapshot, pace = spec.config.snapshot, None
+    if snapshot.every and snapshot.max_cost:
+        rule = IntervalRule(snapshot.every, snapshot.max_cost)
+        pace = SnapshotPace(rule, dispatch, chronicle.tell)
+    options = snapshot_options(spec.config, spec.memory, "")
+    return SnapshotDesk(
+        KeptBoard(options) if spec.memory else None,
+        chronicle.past,
+        dispatch,
+        take=take,
+        tell=chronicle.tell,
+        reach=lambda node: reachable(node_job(spec.memory, node)),
+        checkpoints=Path(spec.run_dir) / CHECKPOINTS if snapshot.persists else None,
+        pace=pace,
+    )

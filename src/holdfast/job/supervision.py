@@ -13,7 +13,7 @@ import msgspec
 from holdfast.engine.reports import Planned
 from holdfast.job.agent import AgentSpec
 from holdfast.job.config import JobConfig
-from holdfast.job.messages import Message
+from holdfast.job.message import Message
 from holdfast.job.wire import Reader, Unpacker, pack
 
 

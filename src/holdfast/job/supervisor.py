@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.job.agent import AgentSpec
 from holdfast.job.failures import describe_exit
-from holdfast.job.messages import Message
+from holdfast.job.message import Message
 from holdfast.job.nursery import Nursery
 from holdfast.job.signals import SignalBox
 from holdfast.job.supervision import BY_LAUNCHER, CoordinatorSpec, Ending, StartOf, Wrote

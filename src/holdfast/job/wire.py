@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast.job.message import Message
 from holdfast.job.messages import (
     FromClient,
     FromWorker,
     Handshake,
-    Message,
     ToAgent,
     ToClient,
     ToCoordinator,

@@ -19,19 +19,11 @@ from holdfast.errors import HoldfastError, InternalError
 from holdfast.job.arenas import snapshot_options
 from holdfast.job.config import JobConfig
 from holdfast.job.copying import run_copying
-from holdfast.job.messages import (
-    Assignment,
-    CopySpec,
-    Failed,
-    Hello,
-    PersistSpec,
-    Struck,
-    ToWorker,
-    Unloadable,
-)
+from holdfast.job.messages import Assignment, Failed, Hello, Struck, ToWorker
 from holdfast.job.page import ProgressPage, make_page_file, start_beating
 from holdfast.job.persisting import run_persisting
 from holdfast.job.prepare import make_data, make_model, trainer_config
+from holdfast.job.snapshot_messages import CopySpec, PersistSpec, Unloadable
 from holdfast.job.store import connect_store
 from holdfast.job.wire import BY_WORKER, Channel
 from holdfast.job.worker_faults import WorkerFaults

@@ -21,8 +21,6 @@ from holdfast.job.arenas import Layouts, pack_layouts
 from holdfast.job.faults import Fault
 from holdfast.job.final import write_final
 from holdfast.job.messages import (
-    ArenaReady,
-    ArenaWanted,
     Assignment,
     ChangeMessage,
     FaultMessage,
@@ -32,12 +30,12 @@ from holdfast.job.messages import (
     OrderMessage,
     RecoveryMessage,
     RestoreMessage,
-    Sealed,
     StateMessage,
     StepMessage,
     ToWorker,
     VoidMessage,
 )
+from holdfast.job.snapshot_messages import ArenaReady, ArenaWanted, Sealed, SnapshotEvery
 from holdfast.job.wire import Channel, WireError
 from holdfast.plan.plan import Plan
 from holdfast.snapshot.layout import Version
@@ -99,6 +97,9 @@ class WorkerLink:
             case ArenaReady(plan=plan, path=path):
                 if self.trainer is not None and self.trainer.snapshots is not None:
                     self.trainer.snapshots.give(plan, path)
+            case SnapshotEvery(every=every):
+                if self.trainer is not None and self.trainer.snapshots is not None:
+                    self.trainer.snapshots.set_every(every)
             case _:
                 raise InternalError(f"{type(message).__name__} is nothing for one who trains")
 
@@ -140,8 +141,8 @@ class WorkerLink:
     def want_arena(self, layouts: Layouts) -> None:
         self._channel.send(ArenaWanted(layouts=pack_layouts(layouts)))
 
-    def sealed(self, plan: str, version: Version) -> None:
-        self._channel.send(Sealed(plan=plan, version=version))
+    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
+        self._channel.send(Sealed(plan=plan, version=version, wait_s=wait_s))
 
     def finished(self, next_step: int) -> None:
         trainer, assignment = self.trainer, self._assignment
