@@ -336,14 +336,20 @@ def gaps(times: Sequence[float]) -> list[float]:
 def extra_stall(healing: Sequence[float], after: Sequence[float]) -> float | None:
     """By how much the longest step while somebody heals stands out more than the longest of a calm
     time does. Both are times of commits; without enough of them there is no answer.
+
+    The last of `healing` is the first step of everybody: it is compared with those after it, since
+    on a machine with few cores steps of more workers take longer, the others with each other.
     """
     if len(healing) < 2 or len(after) < 2:
         return None
-    return _outstanding(gaps(healing)) - _outstanding(gaps(after))
+    *alone, together = gaps(healing)
+    calm = gaps(after)
+    standing_out = max([_outstanding(alone), together - statistics.median(calm)])
+    return standing_out - _outstanding(calm)
 
 
 def _outstanding(values: Sequence[float]) -> float:
-    return max(values) - statistics.median(values)
+    return max(values) - statistics.median(values) if values else 0.0
 
 
 def rotated(names: Sequence[str], rounds: int) -> Iterator[list[str]]:

@@ -114,7 +114,8 @@ def test_steps_that_are_lost_count(bench, last):
 
 def test_a_stall_is_what_stands_out_more_than_in_calm_times(bench):
     stall = bench._jobs.extra_stall
-    assert stall([0.0, 1.0, 2.0, 8.0], [8.0, 9.0, 10.5]) == pytest.approx(5.0 - 0.25)
+    assert stall([0.0, 1.0, 2.0, 8.0], [8.0, 9.0, 10.5]) == pytest.approx(4.75 - 0.25)
+    assert stall([0.0, 1.0, 8.0, 9.0, 10.0], [10.0, 11.0, 12.0]) == pytest.approx(6.0)
     assert stall([0.0], [1.0, 2.0]) is None
 
 

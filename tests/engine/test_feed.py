@@ -1,5 +1,6 @@
 """What travels between a source and a joiner, without the rest."""
 
+import queue
 import threading
 
 import torch
@@ -8,6 +9,7 @@ from holdfast.control.report import Outcome
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.feed import (
     CHUNK_BYTES,
+    RESULTS_PER_STEP,
     Feeder,
     FeedHeader,
     chunks,
@@ -103,7 +105,10 @@ def feed_while_training(num_steps, skipped=()):
             source.step(step, feeder, applied=step not in skipped)
         while not feeder.is_current(num_steps):
             assert not feeder.why_closed
-            feeder.join(0.01)
+            feeder.join(0.05)
+            if not feeder.is_current(num_steps):
+                source.step(num_steps, feeder)
+                num_steps += 1
         feeder.switch(num_steps - 1)
         while not catch_up.wait(1.0):
             pass
@@ -118,6 +123,42 @@ def test_a_unit_once_given_stays_current_whatever_happens_meanwhile():
     assert catch_up.num_updates == step - 2
     for unit, pieces in fed_pieces(PAIR, "n0.g1").items():
         assert torch.equal(state_of(source.state, pieces), state_of(joiner, pieces)), unit
+
+
+class SlowLink:
+    """Sends nothing before it is told to, and notes what was sent."""
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.sent = queue.SimpleQueue()
+
+    def send(self, tensor, peer):
+        self.begun.set()
+        assert self.go.wait(10)
+        if tensor.dtype == torch.uint8:
+            self.sent.put(unpack_header(tensor).kind)
+        return self
+
+    def receive(self, tensor, peer):
+        return self
+
+    def wait(self):
+        pass
+
+
+def test_what_has_piled_up_is_not_sent_in_one_burst():
+    source, link = Source(), SlowLink()
+    feeder = source.feeder(link, {0: fed_pieces(PAIR, "n0.g1")[0]})
+    assert link.begun.wait(10)
+    for step in range(8):
+        source.step(step, feeder)
+    link.go.set()
+    allowed = ["result"] * RESULTS_PER_STEP
+    assert [link.sent.get(timeout=10) for _ in range(1 + len(allowed))] == ["state", *allowed]
+    source.step(8, feeder)
+    assert [link.sent.get(timeout=10) for _ in allowed] == allowed
+    assert len(feeder._queue) == 9 - 2 * RESULTS_PER_STEP
+    feeder.close("done")
 
 
 def test_gradients_are_those_of_the_pieces():

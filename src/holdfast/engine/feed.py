@@ -12,6 +12,9 @@ So a unit once given stays current, however long its bytes were on the way. Afte
 joiner says which version it holds; a source is ready for the change when all its units are current
 in the agreement of a step. A joiner that is gone, or too slow for what it is sent, breaks the link
 and nothing else.
+
+While the state of a large unit is on its way, results pile up behind it. They are not sent in one
+burst, which would take processor time from a step of those who train, but a few for every step.
 """
 
 import threading
@@ -36,6 +39,8 @@ from holdfast.plan.units import Box
 
 HEADER_BYTES = 1024
 CHUNK_BYTES = 8 * 2**20
+RESULTS_PER_STEP = 2
+"""That are sent at most: one keeps up with training, the other makes up for what has piled up."""
 MAX_QUEUED_BYTES = 4 * 2**30
 """Results that may wait for a slow joiner."""
 
@@ -139,6 +144,8 @@ class Feeder:
         self._lock, self._where = lock, where
         self._queue: deque[_Message] = deque()
         self._queued_bytes = 0
+        self._num_allowed = RESULTS_PER_STEP
+        """Results that may be sent before the next step."""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"feed of {joiner}")
         self._thread.start()
@@ -151,6 +158,7 @@ class Feeder:
         """
         with self._changed:
             units = self._feed.stepped(outcome.step)
+            self._num_allowed = RESULTS_PER_STEP
             if units and self._feed.is_open:
                 parts = [gradients_of(self._state, self._pieces[unit]) for unit in units]
                 self._put(
@@ -214,15 +222,22 @@ class Feeder:
     def _due(self) -> _Message | int | None:
         with self._changed:
             while self._feed.is_open:
-                if self._queue:
+                if self._queue and self._may_send(self._queue[0]):
                     message = self._queue.popleft()
                     self._queued_bytes -= message.num_bytes
                     return message
-                unit = self._feed.next_unit(0)
+                unit = self._feed.next_unit(0) if not self._queue else None
                 if unit is not None:
                     return unit
-                self._changed.wait(1.0)
+                if not self._changed.wait(1.0):
+                    self._num_allowed = RESULTS_PER_STEP  # no step in sight that it could hurt
         return None
+
+    def _may_send(self, message: _Message) -> bool:
+        if message.header.kind == "result":
+            self._num_allowed -= 1
+            return self._num_allowed >= 0
+        return True
 
     def _capture(self, unit: int) -> _Message | None:
         """A unit as it is now. No step is applied meanwhile, so from here on its results follow it
