@@ -198,11 +198,10 @@ class Strikes:
     def _note_replacement(self) -> None:
         """Its process is the one child of the template that was not there before."""
         strike = self.record.strikes[-1]
-        offset_s = time.time() - time.monotonic()
         for child in psutil.Process(self._template.pid).children(recursive=True):
             if child.pid not in self._pids.values():
                 self._pids[strike.target] = child.pid
-                strike.replaced_s = child.create_time() - offset_s
+                strike.replaced_s = started_s(child.pid)
 
     def _measure_cpu(self) -> None:
         count, now = self._num_calm, cpu_of_all(self._template)
@@ -210,6 +209,13 @@ class Strikes:
         if before:
             self.record.cpu_s = (now - at_first) / (count - before)
         self._cpu_at = (count, now)
+
+
+def started_s(pid: int) -> float:
+    """By the monotonic clock. (psutil counts from the time of boot, which is in whole seconds.)"""
+    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+    booted_s = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - booted_s)
 
 
 def cpu_of_all(template: Template) -> float:

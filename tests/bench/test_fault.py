@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import math
+import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,6 +129,14 @@ def test_two_calm_times_give_the_band(bench, record):
     (found,) = jobs.outcomes(record, calm=4)
     assert found.calm_s == pytest.approx(-0.1), "the last step of all took one more"
     assert bench.fault.stall_band([found]) == pytest.approx(1.0)
+
+
+def test_when_a_process_was_started(bench):
+    before = time.monotonic()
+    with subprocess.Popen(["true"]) as process:
+        found = bench._jobs.started_s(process.pid)
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert before - 2 * tick <= found <= time.monotonic()
 
 
 def test_bounds_of_few_values(bench):
