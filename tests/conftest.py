@@ -10,8 +10,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Shared machines are slow now and then, so there is no deadline per example; a failing example is
 # printed as a blob that repeats it anywhere.
-settings.register_profile("holdfast", deadline=None, print_blob=True)
-settings.load_profile("holdfast")
+# The same examples every time, so that a change is judged by what it changes; others on request.
+settings.register_profile("holdfast", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "holdfast"))
 
 
 @pytest.fixture(scope="session")

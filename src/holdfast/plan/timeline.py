@@ -106,7 +106,7 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
         if not total:
             return 0.0
         busy = sum(self.busy(lane) * count for lane, count in enumerate(workers))
-        return 1.0 - busy / total
+        return max(0.0, 1.0 - busy / total)  # rounding may take it below
 
     def critical_path(self) -> list[Span]:
         """The computations that decide the length of the step, first to last."""
