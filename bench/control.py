@@ -28,7 +28,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 
 import msgspec
 import psutil  # type: ignore[import-untyped]
@@ -61,6 +61,7 @@ from holdfast.job.page import now_ms
 from holdfast.job.secret import ClientProof
 from holdfast.job.store import bind
 from holdfast.job.supervision import CoordinatorSpec, StartOf
+from holdfast.job.template import Template
 from holdfast.job.wire import BY_AGENT, pack
 from holdfast.plan.build import regular_plan
 from holdfast.plan.catalog import llama_shape, llama_units
@@ -239,12 +240,22 @@ def measure(num_agents: int) -> dict[str, float]:
             with ours, theirs, (run_dir / "log").open("wb") as log:
                 nursery.fork(theirs, log.fileno(), listener.fileno())
                 ours.sendall(pack(StartOf(spec=spec)))
-                (coordinator,) = psutil.Process(nursery.pid).children()
+                coordinator = child_of(nursery)
                 bench = Bench(plan, listener.getsockname()[1])
                 return asyncio.run(bench.run(coordinator))
     finally:
         print((run_dir / "log").read_text(), end="")
         shutil.rmtree(run_dir)
+
+
+def child_of(nursery: Template) -> psutil.Process:
+    """It is forked when the nursery comes to it."""
+    deadline_s = monotonic() + DEADLINE_S
+    while not (children := psutil.Process(nursery.pid).children()):
+        if monotonic() > deadline_s:
+            raise TimeoutError(f"no coordinator after {DEADLINE_S:g} s")
+        sleep(0.01)
+    return children[0]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -75,7 +75,7 @@ class Amount:
 FULL = Amount(
     rounds=1,
     kills=6,
-    heals=4,
+    heals=8,
     slow_s=5.0,
     hangs=2,
     uneven_steps=40,
