@@ -237,7 +237,7 @@ def worker(rank: int, port: int, mode: str, size: Size, results: Any) -> None:
         "ours again": Ours(size, rank, store, mode, "b"),
         "theirs": DataParallel(size, rank) if "replicas" in mode else Pipelining(size, rank),
     }
-    results.put((rank, measure(contenders, size.rounds)))
+    results.send(measure(contenders, size.rounds))
     dist.barrier()
     dist.destroy_process_group()
 

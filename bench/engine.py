@@ -19,23 +19,14 @@ from torch._C._distributed_c10d import TCPStore
 
 from _common import Goal, compare, finish, parse_args, print_table
 from _engine import LARGE, MODES, SMALL, Size, Times, worker
+from _ranks import run_ranks
 
 
 def run_mode(mode: str, size: Size) -> Times:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("forkserver")
-    results = context.Queue()
-    processes = [
-        context.Process(target=worker, args=(rank, store.port, mode, size, results), daemon=True)
-        for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    found = dict(results.get(timeout=600) for _ in processes)
-    for process in processes:
-        process.join(timeout=60)
-    times: Times = found[0]
-    for name, cpu in found[1].cpu.items():
+    times: Times
+    times, other = run_ranks(worker, 2 * [(store.port, mode, size)], timeout_s=600)
+    for name, cpu in other.cpu.items():
         times.cpu[name] = [a + b for a, b in zip(times.cpu[name], cpu, strict=True)]
     return times
 

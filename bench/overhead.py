@@ -32,6 +32,7 @@ import _torchft
 from _common import Goal, Ratios, compare, console, finish, parse_args, print_table
 from _engine import Ours, cpu_seconds
 from _jobs import SIZES, Size, cpu_of_all, make_job, rotated
+from _ranks import run_ranks
 from holdfast.job.launcher import run_job
 from holdfast.job.template import Template
 from holdfast.observe.events import Event, StepDone
@@ -127,17 +128,7 @@ def run_whole(size: Size, steps: int, template: Template) -> Cost:
 
 def run_bare(size: Size, steps: int) -> Cost:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("forkserver")
-    results = context.Queue()
-    processes = [
-        context.Process(target=bare, args=(rank, store.port, size, steps, results), daemon=True)
-        for rank in range(REPLICAS)
-    ]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=600) for _ in processes]
-    for process in processes:
-        process.join(timeout=60)
+    found = run_ranks(bare, REPLICAS * [(store.port, size, steps)], timeout_s=600)
     costs = [last.since(first, steps) for first, last in found]
     return Cost(
         seconds=max(cost.seconds for cost in costs),
@@ -155,7 +146,7 @@ def bare(rank: int, port: int, size: Size, steps: int, results: Any) -> None:
         for step in range(count):
             ours(step)
         moments.append(Moment(time.monotonic(), cpu_seconds(), loopback_bytes()))
-    results.put(tuple(moments))
+    results.send(tuple(moments))
     ours.trainer.close()
 
 

@@ -37,6 +37,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from _common import Goal, compare, finish, parse_args, print_table
+from _ranks import run_ranks
 from _snapshot import (
     Contender,
     Dcp,
@@ -85,7 +86,9 @@ def make_plan(size: Size, **options: Any) -> Plan:
     return regular_plan(llama_units(size.shape, size.length), split="cost", **chosen)
 
 
-def worker(rank: int, port: int, size: Size, folder: Path, results: Any, agent: Connection) -> None:
+def worker(
+    rank: int, port: int, size: Size, folder: Path, agent: Connection, results: Connection
+) -> None:
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -113,7 +116,7 @@ def worker(rank: int, port: int, size: Size, folder: Path, results: Any, agent: 
     times = Times()
     step = warm_up(contenders, times, rank)
     measure(contenders, times, step, num_rounds=size.rounds, block=size.block)
-    results.put((rank, times))
+    results.send(times)
     for contender in contenders.values():
         contender.close()
     dist.barrier()
@@ -141,26 +144,15 @@ def place_copies(plan: Plan, profile: Profile, rate: float) -> dict[str, Placeme
 def run(size: Size) -> list[Times]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("forkserver")
-    results = context.Queue()
     pipes = [context.Pipe() for _ in range(2)]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        processes = [
-            context.Process(
-                target=worker,
-                args=(rank, store.port, size, Path(folder), results, pipes[rank][0]),
-                daemon=True,
-            )
-            for rank in range(2)
-        ]
         helper = context.Process(target=serve_copies, args=([p[1] for p in pipes],), daemon=True)
-        for process in (helper, *processes):
-            process.start()
-        found = dict(results.get(timeout=900) for _ in processes)
-        for process in processes:
-            process.join(timeout=60)
+        helper.start()
+        args = [(store.port, size, Path(folder), pipe) for pipe, _ in pipes]
+        found = run_ranks(worker, args, timeout_s=900)
         helper.terminate()
         helper.join(timeout=60)
-    return [found[0], found[1]]
+    return found
 
 
 def judge(found: list[Times]) -> tuple[list[Goal], list[dict[str, Any]]]:

@@ -21,7 +21,6 @@ band; of the two, copies in bubbles at most as slow as those at any time, plus t
 GPU nothing is measured, and nothing is missed.
 """
 
-import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +37,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from _common import Goal, compare, finish, interleave, parse_args, print_table
+from _ranks import run_ranks
 from _snapshot import (
     Contender,
     Ours,
@@ -322,7 +322,7 @@ def staged_worker(rank: int, port: int, rounds: int, drag: float, results: Any) 
     print(f"stage {rank}: {placement.share_in_gaps:.0%} in gaps, {placement.reason}", flush=True)
     placed.place(placement)
     measure(contenders, times, step, num_rounds=rounds, block=STAGED_BLOCK)
-    results.put((rank, times))
+    results.send(times)
     for contender in contenders.values():
         contender.close()
     dist.barrier()
@@ -331,25 +331,14 @@ def staged_worker(rank: int, port: int, rounds: int, drag: float, results: Any) 
 
 def run_staged(rounds: int, drag: float) -> tuple[list[Goal], list[dict[str, Any]]]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    processes = [
-        context.Process(
-            target=staged_worker, args=(rank, store.port, rounds, drag, results), daemon=True
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    found = dict(results.get(timeout=400) for _ in processes)
-    for process in processes:
-        process.join(timeout=60)
+    args = 2 * [(store.port, rounds, drag)]
+    found = run_ranks(staged_worker, args, timeout_s=400, method="spawn")
     base = found[0].seconds["none"]
     band = compare(found[0].seconds["none again"], base)
     width = max(abs(band.high - 1), abs(band.low - 1))
     rows: list[dict[str, Any]] = []
     for name, seconds in found[0].seconds.items():
-        reports = [report for times in found.values() for report in times.reports[name]]
+        reports = [report for times in found for report in times.reports[name]]
         copied = sum(r.bytes_in_gaps + r.bytes_outside for r in reports)
         inside = sum(r.bytes_in_gaps for r in reports)
         spent = sum(r.seconds_in_gaps + r.seconds_outside for r in reports)
@@ -361,7 +350,7 @@ def run_staged(rounds: int, drag: float) -> tuple[list[Goal], list[dict[str, Any
                 "ratio": ratio.median,
                 "low": ratio.low,
                 "high": ratio.high,
-                "stall ms": 1e3 * max(times.stall_s[name] for times in found.values()),
+                "stall ms": 1e3 * max(times.stall_s[name] for times in found),
                 "versions": len(reports) // 2,
                 "GB a step": copied / 1e9 / max(1, len(reports) // 2),
                 "GB/s": copied / 1e9 / spent if spent else 0.0,

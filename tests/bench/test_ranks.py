@@ -1,0 +1,39 @@
+"""Processes of a benchmark: what they say comes back by rank, and silence is an error."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+from _ranks import run_ranks  # noqa: E402
+
+sys.path.pop(0)
+
+
+def double(rank, number, results):
+    results.send((rank, 2 * number))
+
+
+def die(rank, results):
+    if rank == 1:
+        os._exit(3)
+    results.send(rank)
+
+
+def named_semaphores():
+    return {path.name for path in Path("/dev/shm").glob("sem.*")}
+
+
+def test_results_come_by_rank_and_nothing_has_a_name():
+    before = named_semaphores()
+    found = run_ranks(double, [(5,), (6,), (7,)], timeout_s=30, method="fork")
+    assert found == [(0, 10), (1, 12), (2, 14)]
+    assert named_semaphores() <= before
+
+
+def test_whoever_dies_is_named_at_once():
+    with pytest.raises(RuntimeError, match="rank 1 ended without a result"):
+        run_ranks(die, 2 * [()], timeout_s=30, method="fork")
