@@ -1,6 +1,5 @@
 """What bench/fault.py makes of the events of a run, and of what torchft's replicas say."""
 
-import importlib.util
 import json
 import math
 import os
@@ -8,25 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from holdfast.observe.events import Decided, PlanChanged, Recovered, StepDone
 
-BENCH = Path(__file__).parents[2] / "bench"
 NEEDED = ("fault", "_jobs", "_torchft")
 
 
 @pytest.fixture(scope="module")
-def bench():
-    """The modules by name; they import each other as scripts do."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in NEEDED})
-    finally:
-        sys.path.remove(str(BENCH))
+def bench(load_bench):
+    """The modules by name."""
+    return SimpleNamespace(**{name: load_bench(name) for name in NEEDED})
 
 
 def step(number, epoch=1, **other):

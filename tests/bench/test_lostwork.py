@@ -1,24 +1,15 @@
 """What bench/lostwork.py makes of the steps it hears of, and that kills are survived there."""
 
-import importlib.util
 import json
 import math
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
-
 
 @pytest.fixture(scope="module")
-def lostwork():
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield importlib.import_module("lostwork")
-    finally:
-        sys.path.remove(str(BENCH))
+def lostwork(load_bench):
+    return load_bench("lostwork")
 
 
 def test_what_was_lost(lostwork):

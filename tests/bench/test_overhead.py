@@ -1,21 +1,11 @@
 """What bench/overhead.py makes of what it measures."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")
-def overhead():
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield importlib.import_module("overhead")
-    finally:
-        sys.path.remove(str(BENCH))
+def overhead(load_bench):
+    return load_bench("overhead")
 
 
 def test_costs_are_per_step(overhead):

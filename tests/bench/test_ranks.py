@@ -1,16 +1,20 @@
 """Processes of a benchmark: what they say comes back by rank, and silence is an error."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from _ranks import run_ranks  # noqa: E402
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
 
-sys.path.pop(0)
+
+@pytest.fixture
+def run_ranks(load_bench):
+    return load_bench("_ranks").run_ranks
 
 
 def double(rank, number, results):
@@ -27,13 +31,13 @@ def named_semaphores():
     return {path.name for path in Path("/dev/shm").glob("sem.*")}
 
 
-def test_results_come_by_rank_and_nothing_has_a_name():
+def test_results_come_by_rank_and_nothing_has_a_name(run_ranks):
     before = named_semaphores()
     found = run_ranks(double, [(5,), (6,), (7,)], timeout_s=30, method="fork")
     assert found == [(0, 10), (1, 12), (2, 14)]
     assert named_semaphores() <= before
 
 
-def test_whoever_dies_is_named_at_once():
+def test_whoever_dies_is_named_at_once(run_ranks):
     with pytest.raises(RuntimeError, match="rank 1 ended without a result"):
         run_ranks(die, 2 * [()], timeout_s=30, method="fork")
