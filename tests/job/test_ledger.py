@@ -173,7 +173,7 @@ def test_an_epoch_that_came_to_nothing_is_passed_over(recovered, job):
     recovered.drop(4)
     recovered.begin(epoch(5, job.plans[1].plan, "recover", before=3))
     (back,) = recovered.add_change(A, RecoveryReport(1, 5, 0.5, 0, True))
-    assert back.epoch == 5
+    assert (back.epoch, back.lost) == (5, (B,)), "B was lost in an epoch that nobody got into"
     assert [event.step for event in recovered.add_step(A, report(1, epoch=5))] == [1]
 
 

@@ -223,7 +223,7 @@ class ThreadedJob:
                 for link in self.links.values():
                     link.deliver(Leave())
             case Fail(reason=reason):
-                raise AssertionError(reason)
+                raise AssertionError("\n".join([*self.decisions, reason]))
 
     def _start(self, member: Member) -> None:
         self.links[member] = ThreadLink(self, member)

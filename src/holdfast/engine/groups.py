@@ -2,7 +2,8 @@
 
 A `Communicator` belongs to one worker. It makes groups from a store that outlives the workers,
 each under its own prefix, so that making or losing one touches no other. Every wait has a
-deadline. `wake` makes every blocked operation of this worker return with an error at once.
+deadline. `wake` makes every blocked operation of this worker return with an error at once, or
+(waiting.py) within moments where gloo has lost it.
 
 Backends: gloo (CPU, and CUDA tensors through host memory for point-to-point, which gloo cannot
 send itself) and NCCL. The two differ in what they forgive: NCCL has no tags and one order per
@@ -11,8 +12,8 @@ that a mistake shows as a hang with a name instead of as wrong numbers.
 """
 
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.engine.tensor_parallel import Op
+from holdfast.engine.waiting import leave_behind, outcome, wait_for_collective, wait_for_message
 from holdfast.errors import HoldfastError, invariant
 
 _OPS: dict[str, Any] = {
@@ -32,6 +34,9 @@ _OPS: dict[str, Any] = {
 }
 _WAKE_TAG = 2**30
 """Never used for a message: a receive on it times out, and that closes all pairs of a group."""
+_TIMED_OUT = "Timed out waiting"
+_GRACE_S = 0.05
+"""How long an operation of a woken group may take to end before it is left behind."""
 
 
 class GroupBroken(Exception):
@@ -54,6 +59,7 @@ class Pending:
         landing: Tensor | None = None,
         peer: str = "",
     ) -> None:
+        """`peer`: of a message; a collective has none."""
         self._group, self._work, self._what, self._peer = group, work, what, peer
         self._landing = landing  # (gloo, CUDA) the host copy that is on its way
         self.target: Tensor | None = None
@@ -78,6 +84,8 @@ class LiveGroup:
         self.kind, self.members, self.rank = kind, members, rank
         self._process_group, self._backend = process_group, backend
         self._broken = ""
+        self._woken_at = 0.0
+        """When its connections were closed; 0: they are not."""
         self._numbers: dict[tuple[int, bool], int] = {}
 
     @property
@@ -133,15 +141,23 @@ class LiveGroup:
         return Pending(self, work, what, landing, peer)
 
     def wait(self, work: Any, what: str, peer: str = "") -> None:
-        try:
-            work.wait()
-        except RuntimeError as error:
-            reason = self._broken or first_line(error)
-            blamed = () if self._broken else _blame(peer)
-            raise GroupBroken(f"{self}: {what}: {reason}", blamed) from None
+        reason = self._wait(work, is_message=bool(peer))
         if self._broken:
             # "Finished" means: seen, and the group was not given up since.
             raise GroupBroken(f"{self}: {what}: {self._broken}")
+        if reason:
+            raise GroupBroken(f"{self}: {what}: {first_line(reason)}", _blame(peer))
+
+    def _wait(self, work: Any, *, is_message: bool) -> str:
+        """What went wrong, if anything did."""
+        if self._backend == "nccl":
+            return outcome(work)
+        if is_message:
+            return wait_for_message(work, self._process_group, self._is_given_up)
+        return wait_for_collective(work, self._process_group, self._is_given_up)
+
+    def _is_given_up(self) -> bool:
+        return bool(self._woken_at) and time.monotonic() - self._woken_at > _GRACE_S
 
     def wake(self, reason: str) -> None:
         """End every blocked operation of this group, here and at its peers."""
@@ -151,17 +167,31 @@ class LiveGroup:
             return
         if self._backend == "nccl":
             process_group.abort()
-            return
-        peer = (self.rank + 1) % self.size
-        with suppress(RuntimeError):
-            knock = process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
-            knock.wait(timedelta(milliseconds=1))
+        else:
+            self._close_connections(process_group)
+        self._woken_at = self._woken_at or time.monotonic()
 
-    def close(self) -> None:
-        """Give back sockets and threads. Operations under way must have ended."""
+    def _close_connections(self, process_group: Any) -> None:
+        """A receive that times out closes them all. One from a peer whose connection has ended
+        already does not: it fails at once, and the next peer is tried.
+        """
+        for distance in range(1, self.size):
+            peer = (self.rank + distance) % self.size
+            try:
+                knock = process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
+                knock.wait(timedelta(milliseconds=1))
+            except RuntimeError as error:
+                if _TIMED_OUT in str(error):
+                    return
+
+    def close(self) -> Any:
+        """No more of it here. Returns what is left to let go of, if that may take a while."""
         process_group, self._process_group = self._process_group, None
-        if process_group is not None and self._backend == "nccl":
+        if process_group is None:
+            return None
+        if self._backend == "nccl":
             process_group.shutdown()
+        return process_group if self._broken else None
 
     def __str__(self) -> str:
         return f"{self.kind} group {short_list(self.members)}"
@@ -272,8 +302,9 @@ class Communicator:
         with self._lock:
             gone = {id(group) for group in groups}
             self._live = [group for group in self._live if id(group) not in gone]
-        for group in groups:
-            group.close()
+        broken = [left for group in groups if (left := group.close()) is not None]
+        if broken:
+            leave_behind([(None, process_group) for process_group in broken])
 
     def close_all(self) -> None:
         self.close(list(self._live))
@@ -289,7 +320,7 @@ def _blame(peer: str) -> tuple[str, ...]:
     return (peer,) if peer else ()
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     """What gloo and NCCL say, without their source paths and greetings."""
     text = str(error).strip().splitlines()
     line = text[0] if text else type(error).__name__

@@ -139,10 +139,11 @@ class Ledger:
                 concerned.update(before.plan.workers)
             reports = self._changes[number]
             if self._waited_for(number, concerned) <= reports.keys():
+                event = self._changed(epoch, before, reports)
                 self.epoch = number
                 # Earlier ones that came to nothing are not waited for any more.
                 self._changes = {n: r for n, r in self._changes.items() if n > number}
-                return [self._changed(epoch, before, reports)]
+                return [event]
         return None
 
     def _changed(self, epoch: Epoch, before: Epoch, reports: dict[str, EpochReport]) -> Event:
@@ -152,7 +153,8 @@ class Ledger:
             return _restored(epoch, restores, self._rewound.get(epoch.number, (0, 0))[1])
         changes = {w: report for w, report in reports.items() if isinstance(report, ChangeReport)}
         if not changes:
-            lost = tuple(name for name in old if name not in new)
+            had_a_seat = self._seated_since_begun(before)
+            lost = tuple(name for name in had_a_seat if name not in new)
             return _recovered(epoch, lost, list(reports.values()))
         # Who joins has waited, too, but kept nobody from training.
         stalls = [report.stall_s for worker, report in changes.items() if worker in old]
@@ -171,6 +173,16 @@ class Ledger:
             groups_made=made,
             file=plan_name(epoch.number),
         )
+
+    def _seated_since_begun(self, epoch: Epoch) -> list[str]:
+        """Who had a seat in this epoch, or in one before it that came to nothing because more was
+        lost on the way: back to the last that everybody has entered.
+        """
+        names = dict.fromkeys(epoch.plan.workers)
+        while epoch.number > self.epoch and epoch.before in self._epochs:
+            epoch = self._epochs[epoch.before]
+            names |= dict.fromkeys(epoch.plan.workers)
+        return sorted(names)
 
     def _next_steps(self) -> list[Event] | None:
         reports = self._steps.get(self.next_step, {})

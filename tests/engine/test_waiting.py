@@ -1,0 +1,109 @@
+"""Nobody waits in gloo without a way out: operations that gloo loses are left behind."""
+
+import threading
+
+import pytest
+import torch
+
+from holdfast.engine.groups import GroupBroken
+from holdfast.engine.waiting import leave_behind, outcome, wait_for_collective, wait_for_message
+from support.live_groups import crew
+
+PAIR = ("n0.g0", "n0.g1")
+HUGE = 1 << 24
+"""Elements: more than a socket takes at once."""
+
+
+class Slow:
+    """An operation that ends when it is told to, as gloo's do."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.reason = ""
+
+    def wait(self, timeout=None):
+        if not self.may_end.wait(timeout.total_seconds() if timeout else 10):
+            raise RuntimeError("Operation timed out!")
+        if self.reason:
+            raise RuntimeError(self.reason)
+
+
+class Group:
+    def __init__(self) -> None:
+        self.is_gone = threading.Event()
+
+    def __del__(self) -> None:
+        self.is_gone.set()
+
+
+WAITS = pytest.mark.parametrize("wait", [wait_for_collective, wait_for_message])
+
+
+@WAITS
+@pytest.mark.parametrize("reason", ["", "connection reset"])
+def test_what_became_of_it(wait, reason):
+    work = Slow()
+    work.reason = reason
+    work.may_end.set()
+    assert wait(work, None, lambda: False) == reason == outcome(work)
+
+
+@WAITS
+def test_a_group_that_is_not_given_up_is_waited_for(wait):
+    work, looks = Slow(), []
+
+    def look():
+        looks.append(1)
+        if len(looks) == 3:
+            work.may_end.set()
+        return False
+
+    assert wait(work, None, look) == ""
+    assert len(looks) == 3
+
+
+@WAITS
+def test_what_is_left_behind_keeps_its_group_until_it_ends(wait):
+    work, group = Slow(), Group()
+    is_gone = group.is_gone
+    assert "nobody waits" in wait(work, group, lambda: True)
+    del group
+    assert not is_gone.is_set()
+    work.may_end.set()
+    assert is_gone.wait(10)
+
+
+def test_groups_are_let_go_by_somebody_else():
+    groups = [Group(), Group()]
+    gone = [group.is_gone for group in groups]
+    leave_behind([(None, group) for group in groups])
+    groups.clear()
+    assert all(event.wait(10) for event in gone)
+
+
+@pytest.mark.parametrize("survivor", PAIR, ids=["the sender lives", "the receiver lives"])
+def test_half_a_message(survivor):
+    """The peer's connections close in the middle of it. Whoever is left returns once it is woken,
+    long before the deadline of the operation.
+    """
+    with crew(*PAIR, timeout_ms=60_000) as members:
+        groups = members.make("link", PAIR)
+        receiving = groups[PAIR[1]].receive(torch.empty(HUGE), PAIR[0])
+        sending = groups[PAIR[0]].send(torch.ones(HUGE), PAIR[1])
+        pending = {PAIR[0]: sending, PAIR[1]: receiving}[survivor]
+        (victim,) = set(PAIR) - {survivor}
+        groups[victim].wake("gone")
+        errors = []
+
+        def wait():
+            try:
+                pending.wait()
+            except GroupBroken as error:
+                errors.append(str(error))
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        groups[survivor].wake("round 2")
+        waiting.join(10)
+        assert errors
+        assert "round 2" in errors[0]
