@@ -23,7 +23,8 @@ def nothing_left(template):
     yield
     for pid in (template.pid, template.nursery.pid):
         assert psutil.Process(pid).children(recursive=True) == []
-    assert psutil.Process().num_fds() == num_fds
+    # Groups of tests before may still be let go of meanwhile.
+    assert psutil.Process().num_fds() <= num_fds
 
 
 @pytest.fixture

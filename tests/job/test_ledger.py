@@ -157,6 +157,17 @@ def test_a_step_agreed_before_the_loss_is_complete_without_the_lost(recovered):
     assert [event.step for event in recovered.add_step(A, report(1, epoch=1))] == [1]
 
 
+def test_who_lives_and_has_no_seat_after_a_recovery_is_not_waited_for(job):
+    """B's replica was lost around it, in the middle of step 1, which A has done."""
+    ledger = Ledger("gloo", next_step=1)
+    ledger.begin(epoch(1, job.plans[0].plan, "start"))
+    assert ledger.add_step(A, report(1, epoch=1)) == []
+    ledger.begin(epoch(3, job.plans[1].plan, "recover", before=1))
+    back, done = ledger.add_change(A, RecoveryReport(2, 3, 0.5, 2, False))
+    assert (back.lost, done.step) == ((B,), 1)
+    assert ledger.add_step(B, report(1, epoch=1)) == [], "it comes late"
+
+
 def test_who_was_lost_is_waited_for_again_when_it_has_joined(recovered, job):
     recovered.add_change(A, RecoveryReport(1, 3, 0.5, 0, False))
     recovered.begin(epoch(4, job.plans[0].plan, before=3))

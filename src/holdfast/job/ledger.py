@@ -192,13 +192,27 @@ class Ledger:
         epoch = self._epochs.get(number)
         if epoch is None or number > self.epoch:
             return None
-        if not self._waited_for(number, epoch.plan.workers) <= reports.keys():
+        seated = [name for name in epoch.plan.workers if name not in self._unseated(epoch)]
+        if not self._waited_for(number, seated) <= reports.keys():
             return None
         step = self.next_step
         self.next_step += 1
         del self._steps[step]
         self._sums = {key: value for key, value in self._sums.items() if key[0] != step}
         return list(_step_events(reports.values()))
+
+    def _unseated(self, epoch: Epoch) -> set[str]:
+        """Who lives, but got no seat in a recovery after this epoch, as others of its replica were
+        lost: it may have missed the end of a step, and nobody has it follow the others.
+        """
+        if epoch.number == self.epoch:
+            return set()
+        later = [
+            known.plan.seats
+            for number, known in self._epochs.items()
+            if epoch.number < number <= self.epoch and known.kind == "recover"
+        ]
+        return {name for name in epoch.plan.workers if any(name not in seats for seats in later)}
 
     def _compare_checksums(self, worker: str, report: StepReport) -> None:
         for key, value in report.checksums.items():
