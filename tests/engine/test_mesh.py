@@ -68,3 +68,13 @@ def test_the_same_plan_again_makes_nothing():
     assert maker.made == []
     assert left_over(before, after) == []
     assert after.num_kept == len(after.groups) == len(before.groups)
+
+
+def test_new_groups_are_warmed_up_and_old_ones_left_alone(monkeypatch):
+    before, warmed = make_mesh(Maker(), CUBE, 4), []
+    monkeypatch.setattr(LiveGroup, "all_reduce", lambda group, tensor: warmed.append(group))
+    alone = regular_plan(UNITS, stages=2, tensor=2, micro_batches=4)
+    after = make_mesh(Maker(), alone, 5, before, warm=True)
+    new = [group for key, group in after.groups.items() if key not in before.groups]
+    assert new
+    assert warmed == new

@@ -110,7 +110,7 @@ def prepare_change(
         transition,
         building=Background(
             f"groups of epoch {number}",
-            lambda: make_mesh(communicator, plan, number, before.mesh),
+            lambda: make_mesh(communicator, plan, number, before.mesh, warm=True),
         ),
         meeting=Background(f"meeting of epoch {number}", meet),
         links=Background(

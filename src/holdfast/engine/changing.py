@@ -112,13 +112,13 @@ class ChangingTrainer(TrainerCore):
         if self.communicator.woken:
             self._renew()
         linking = join_links(self.communicator, order, self.worker)
-        building = self._build(plan, order.number)
+        building = self._build(plan, order.number, warm=True)
         state = self._workshop.build_state(plan)
         state.attach(fresh_slices(state))
+        self._workshop.warm_up(plan, state)
         links = self._await(linking)
         self._hooks.phase("join", 0)
         catch_up = CatchUp(state, links, self._config.optimizer, order.lineage)
-        self._workshop.prefetch(plan)  # nobody shall wait for it after the switch
         while not catch_up.wait(POLL_S):
             self._heed()
             self._check()

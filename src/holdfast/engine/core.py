@@ -270,11 +270,13 @@ class TrainerCore:
 
         self._closer = Background("closing groups", close)
 
-    def _build(self, plan: Plan, number: int, more: Sequence[Key] = ()) -> Background[Mesh]:
+    def _build(
+        self, plan: Plan, number: int, more: Sequence[Key] = (), *, warm: bool = False
+    ) -> Background[Mesh]:
         communicator = self.communicator
         return Background(
             f"groups of epoch {number}",
-            lambda: make_mesh(communicator, plan, number, None, more),
+            lambda: make_mesh(communicator, plan, number, None, more, warm=warm),
         )
 
     def _await(self, building: Background[T]) -> T:

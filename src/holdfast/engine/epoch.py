@@ -18,6 +18,7 @@ from holdfast.engine.movement import digest
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reduction import Reduction
+from holdfast.engine.rehearsal import rehearse
 from holdfast.engine.state import KINDS, Slice, WorkerState, build_state
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.engine.unit_module import Place, UnitModule
@@ -152,6 +153,12 @@ class Workshop:
     def prefetch(self, plan: Plan) -> None:
         """Work out a plan's actions before they are needed."""
         self._lowered = (plan, self._lower(plan))
+
+    def warm_up(self, plan: Plan, state: WorkerState) -> None:
+        """What a first step takes longer than others is done before anybody waits for it."""
+        self.prefetch(plan)
+        if state.units:
+            rehearse(plan, state, self._data, self.model.width)
 
     def _actions(self, plan: Plan) -> list[Action]:
         known, actions = self._lowered

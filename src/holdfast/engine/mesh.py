@@ -6,6 +6,8 @@ different groups. Those whose members did not change are taken over from the mes
 
 from collections.abc import Sequence
 
+import torch
+
 from holdfast.engine.group_keys import Key, link_key, needed_groups
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.plan.plan import Plan, Stage
@@ -35,9 +37,12 @@ def make_mesh(
     epoch: int,
     before: Mesh | None = None,
     more: Sequence[Key] = (),
+    *,
+    warm: bool = False,
 ) -> Mesh:
     """Groups of `before` with the same members live on in the new mesh. `more`: groups that the
-    plan itself does not need, in the order in which everybody makes them.
+    plan itself does not need, in the order in which everybody makes them. `warm`: a group's first
+    operation, which takes longer than others, is done here; all its members must want that.
     """
     groups: dict[Key, LiveGroup] = {}
     num_kept = 0
@@ -48,6 +53,8 @@ def make_mesh(
             num_kept += 1
         else:
             groups[key] = communicator.make(key[0], key[1], epoch)
+            if warm and groups[key].size > 1 and communicator.backend == "gloo":
+                groups[key].all_reduce(torch.zeros(1))
     return Mesh(plan, epoch, groups, num_kept)
 
 
