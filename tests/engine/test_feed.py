@@ -1,5 +1,6 @@
 """What travels between a source and a joiner, without the rest."""
 
+import os
 import queue
 import threading
 
@@ -9,7 +10,9 @@ from holdfast.control.report import Outcome
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.feed import (
     CHUNK_BYTES,
+    NICENESS,
     RESULTS_PER_STEP,
+    Buffer,
     Feeder,
     FeedHeader,
     chunks,
@@ -17,6 +20,7 @@ from holdfast.engine.feed import (
     gradients_of,
     pack_header,
     state_of,
+    step_back,
     unpack_header,
 )
 from holdfast.engine.optimizer import SliceOptimizer
@@ -86,11 +90,11 @@ class Source:
         with self.lock:
             set_gradients(self.state, number)
             told = outcome(number, applied)
-            if feeder is not None:
-                feeder.give_result(told)
             if applied:
                 self.optimizer.apply(number, told)
             self.version, self.num_updates = number + 1, self.num_updates + applied
+            if feeder is not None:
+                feeder.give_result(told)
 
 
 def feed_while_training(num_steps, skipped=()):
@@ -165,8 +169,11 @@ def test_gradients_are_those_of_the_pieces():
     source = Source()
     set_gradients(source.state, 1)
     pieces = fed_pieces(PAIR, "n0.g1")[0]
-    expected = torch.cat([source.state.slices[n].parameter.grad.reshape(-1) for n, _ in pieces])
-    assert torch.equal(gradients_of(source.state, pieces), expected)
+    found = gradients_of(source.state, pieces)
+    for (name, _), part in zip(pieces, found, strict=True):
+        gradient = source.state.slices[name].parameter.grad
+        assert torch.equal(part, gradient)
+        assert part.data_ptr() == gradient.data_ptr(), "a view"
 
 
 def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
@@ -180,3 +187,25 @@ def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
         assert feeder.why_closed
         source.step(0, feeder)
         assert not feeder.is_current(1)
+
+
+def test_feeding_leaves_the_processor_to_training():
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    found = []
+
+    def work():
+        step_back()
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [own + NICENESS]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+
+
+def test_memory_is_used_again():
+    buffer = Buffer()
+    first = buffer.take(8, torch.float64)
+    assert buffer.take(4, torch.float64).data_ptr() == first.data_ptr()
+    assert buffer.take(16, torch.float64).numel() == 16

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from holdfast.control.joining import JoinerUnits
 from holdfast.control.report import Outcome
-from holdfast.engine.feed import HEADER_BYTES, FeedHeader, chunks, fed_pieces, unpack_header
+from holdfast.engine.feed import (
+    HEADER_BYTES,
+    Buffer,
+    FeedHeader,
+    chunks,
+    fed_pieces,
+    step_back,
+    unpack_header,
+)
 from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.engine.movement import CorruptPiece, digest
 from holdfast.engine.optimizer import SliceOptimizer
@@ -81,13 +89,15 @@ class CatchUp:
         return count
 
     def _listen(self, source: str, group: LiveGroup) -> None:
+        step_back()
         try:
-            while self._take(source, group):
+            buffer = Buffer()
+            while self._take(source, group, buffer):
                 pass
         except (GroupBroken, CorruptPiece) as error:
             self._failed = self._failed or str(error)
 
-    def _take(self, source: str, group: LiveGroup) -> bool:
+    def _take(self, source: str, group: LiveGroup, buffer: Buffer) -> bool:
         """One message; False after the last one."""
         raw = torch.zeros(HEADER_BYTES, dtype=torch.uint8)
         group.receive(raw, source).wait()
@@ -95,17 +105,17 @@ class CatchUp:
         if header.kind == "switch":
             self._switched[source] = header.version
             return False
-        payload = self._receive(header, source, group)
+        payload = self._receive(header, source, group, buffer)
         take = self._place if header.kind == "state" else self._update
         held = take(header, payload)
         group.send(torch.tensor([held], dtype=torch.int64), source).wait()
         return True
 
-    def _receive(self, header: FeedHeader, source: str, group: LiveGroup) -> Tensor:
+    def _receive(self, header: FeedHeader, source: str, group: LiveGroup, buffer: Buffer) -> Tensor:
         copies = len(KINDS) if header.kind == "state" else 1
         size = copies * sum(box_size(box) for unit in header.units for _, box in self._pieces[unit])
         example = next(iter(self._state.slices.values())).parameter
-        payload = torch.empty(size, dtype=example.dtype)
+        payload = buffer.take(size, example.dtype)
         for chunk in chunks(payload):
             group.receive(chunk, source).wait()
         found = digest(payload)
@@ -147,7 +157,7 @@ class CatchUp:
             if not self._units.updated(unit, outcome.step):
                 fits = False
             elif outcome.applied:
-                self._optimizers[unit].apply(outcome.step, outcome)
+                self._optimizers[unit].apply_scaled(outcome.step, outcome)
                 self._num_updates[unit] += 1
         with self._lock:
             if self.outcome is None or self.outcome.step < outcome.step:

@@ -53,7 +53,7 @@ class TrainerCore:
         self.ledger = MemberLedger(member)
         self._hooks = hooks or Hooks()
         self._hooks.before_agree = self._update_ready
-        self._hooks.before_apply = self._give_result
+        self._hooks.after_apply = self._give_result
         self._workshop = Workshop(
             self.ledger, model=model, data=data, config=config, hooks=self._hooks
         )

@@ -5,7 +5,9 @@ travels, in one order:
 
     state    a unit's parameters and moments at a version. They are copied in one go, at memory
              speed; only an optimizer step that wants to begin at that very moment waits for it.
-    result   the reduced gradients and the outcome of a step, for every unit given before it
+    result   the gradients of a step, as they were applied, and its outcome, for every unit given
+             before it. Nothing is copied where training waits for it: the next step makes gradients
+             of its own, and these stay with the feed.
     switch   from the next step on, the joiner takes part
 
 So a unit once given stays current, however long its bytes were on the way. After each message the
@@ -17,10 +19,12 @@ While the state of a large unit is on its way, results pile up behind it. They a
 burst, which would take processor time from a step of those who train, but a few for every step.
 """
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -35,10 +39,12 @@ from holdfast.engine.state import KINDS, WorkerState, local_index
 from holdfast.errors import invariant
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
-from holdfast.plan.units import Box
+from holdfast.plan.units import Box, box_size
 
 HEADER_BYTES = 1024
 CHUNK_BYTES = 8 * 2**20
+NICENESS = 5
+"""Of threads that feed or are fed: a third of the processor where others want it, too."""
 RESULTS_PER_STEP = 2
 """That are sent at most: one keeps up with training, the other makes up for what has piled up."""
 MAX_QUEUED_BYTES = 4 * 2**30
@@ -76,6 +82,12 @@ def chunks(flat: Tensor) -> list[Tensor]:
     return [flat[at : at + size] for at in range(0, flat.numel(), size)]
 
 
+def step_back() -> None:
+    """This thread leaves the processor to those that train, where they want it."""
+    with suppress(OSError):  # only Linux takes a thread for a process here
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
 Pieces = tuple[tuple[str, Box], ...]
 
 
@@ -92,30 +104,61 @@ def fed_pieces(plan: Plan, joiner: str) -> dict[int, Pieces]:
     return pieces
 
 
-def state_of(state: WorkerState, pieces: Pieces) -> Tensor:
+def state_of(state: WorkerState, pieces: Pieces, out: Tensor | None = None) -> Tensor:
     """A copy of parameters and moments, one behind the other."""
     parts = [state.slices[name].part(kind, box) for name, box in pieces for kind in KINDS]
-    return torch.cat([part.reshape(-1) for part in parts])
+    return torch.cat([part.reshape(-1) for part in parts], out=out)
 
 
-def gradients_of(state: WorkerState, pieces: Pieces) -> Tensor:
+def room_for(state: WorkerState, pieces: Pieces) -> Tensor:
+    """Memory for such a copy that the system has really given: getting it takes as long as the
+    copying.
+    """
+    example = next(iter(state.slices.values())).parameter
+    size = len(KINDS) * sum(box_size(box) for _, box in pieces)
+    return torch.empty(size, dtype=example.dtype, device=example.device).zero_()
+
+
+def gradients_of(state: WorkerState, pieces: Pieces) -> list[Tensor]:
+    """Views, not copies."""
     found: list[Tensor] = []
     for name, box in pieces:
         own = state.slices[name]
         gradient = own.parameter.grad
         invariant(gradient is not None, f"{name} has no gradient to give")
         assert gradient is not None
-        found.append(gradient[local_index(own.box, box)].reshape(-1))
-    return torch.cat(found)
+        found.append(gradient[local_index(own.box, box)])
+    return found
+
+
+class Buffer:
+    """Memory that is used again: getting new memory takes the system as long as filling it."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def take(self, size: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+        """So many elements, which nobody uses any more when the next are taken."""
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = torch.empty(size, dtype=dtype, device=device)
+        return self._memory[:size]
 
 
 class _Message(msgspec.Struct):
     header: FeedHeader
-    payload: Tensor | None = None
+    parts: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
-        return 0 if self.payload is None else self.payload.numel() * self.payload.element_size()
+        return sum(part.numel() * part.element_size() for part in self.parts)
+
+    def payload(self, buffer: Buffer) -> Tensor | None:
+        """One part behind the other, in host memory."""
+        if len(self.parts) <= 1:
+            return self.parts[0].reshape(-1).cpu() if self.parts else None
+        first = self.parts[0]
+        room = buffer.take(sum(part.numel() for part in self.parts), first.dtype, first.device)
+        return torch.cat([part.reshape(-1) for part in self.parts], out=room).cpu()
 
 
 class Feeder:
@@ -141,6 +184,7 @@ class Feeder:
         self._pieces = dict(pieces)
         self._feed = SourceFeed(joiner, self._pieces)
         self._delay_ms = delay_ms
+        self._buffer = Buffer()
         self._lock, self._where = lock, where
         self._queue: deque[_Message] = deque()
         self._queued_bytes = 0
@@ -153,14 +197,16 @@ class Feeder:
     # On the training thread.
 
     def give_result(self, outcome: Outcome) -> None:
-        """A step is about to be applied; its gradients are still as they were reduced. The caller
-        holds the lock until the step is applied.
+        """A step was applied; its gradients are still there. The caller has held the lock since
+        before.
         """
         with self._changed:
             units = self._feed.stepped(outcome.step)
             self._num_allowed = RESULTS_PER_STEP
             if units and self._feed.is_open:
-                parts = [gradients_of(self._state, self._pieces[unit]) for unit in units]
+                parts = [
+                    part for unit in units for part in gradients_of(self._state, self._pieces[unit])
+                ]
                 self._put(
                     _Message(
                         FeedHeader(
@@ -170,7 +216,7 @@ class Feeder:
                             lineage=self._lineage,
                             outcome=outcome,
                         ),
-                        torch.cat(parts),
+                        parts,
                     )
                 )
 
@@ -203,6 +249,7 @@ class Feeder:
     # On its own thread.
 
     def _run(self) -> None:
+        step_back()
         try:
             while (message := self._next()) is not None:
                 self._send(message)
@@ -243,9 +290,10 @@ class Feeder:
         """A unit as it is now. No step is applied meanwhile, so from here on its results follow it
         on the same link.
         """
+        room = room_for(self._state, self._pieces[unit])
         with self._lock:
             version, num_updates = self._where()
-            payload = state_of(self._state, self._pieces[unit])
+            payload = state_of(self._state, self._pieces[unit], room)
             with self._changed:
                 if self._queue:
                     return None  # a step was applied just before: its results go first
@@ -259,15 +307,14 @@ class Feeder:
                 num_updates=num_updates,
                 lineage=self._lineage,
             ),
-            payload,
+            [payload],
         )
 
     def _send(self, message: _Message) -> None:
-        header, payload = message.header, message.payload
+        header, payload = message.header, message.payload(self._buffer)
         if self._delay_ms and header.kind == "state":
             time.sleep(self._delay_ms / 1000)
         if payload is not None:
-            payload = payload.cpu()
             header = msgspec.structs.replace(header, checksum=digest(payload))
         self._group.send(pack_header(header), self.joiner).wait()
         if payload is not None:

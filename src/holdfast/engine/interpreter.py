@@ -52,7 +52,7 @@ class Hooks:
     """Name of a point within the step, and the step; may end it, for experiments with faults."""
     before_agree: Callable[[], object] = _pass
     """Everything is reduced: the last moment to become ready for a change."""
-    before_apply: Callable[[Outcome], object] = _pass
+    after_apply: Callable[[Outcome], object] = _pass
     """A step has been agreed, and its gradients are still as they were reduced."""
     gaps: Gaps = field(default_factory=NoGaps)
     """Who copies state while this thread waits."""
@@ -328,10 +328,10 @@ class Interpreter:
         self._hooks.phase("apply", outcome.step)
         self._hooks.gaps.applying()
         with self._hooks.state_lock:
-            self._hooks.before_apply(outcome)
             if outcome.applied:
                 self._optimizer.apply(outcome.step, outcome)
             self._ledger.applied(outcome)
+            self._hooks.after_apply(outcome)
         self._hooks.gaps.applied(outcome.step + 1)
         self._hooks.phase("applied", outcome.step)
 

@@ -42,9 +42,12 @@ class SliceOptimizer:
 
     def apply(self, step: int, outcome: Outcome) -> None:
         """Turn summed gradients into an update; `outcome` is the same on all holders."""
-        factor = outcome.gradient_factor
         gradients = [gradient for bucket in self._buckets for gradient in bucket.gradients()]
-        torch._foreach_mul_(gradients, factor)
+        torch._foreach_mul_(gradients, outcome.gradient_factor)
+        self.apply_scaled(step, outcome)
+
+    def apply_scaled(self, step: int, outcome: Outcome) -> None:
+        """The same with gradients that have their factor already."""
         for group in self._adam.param_groups:
             group["lr"] = self._config.rate_at(step) * outcome.rate_factor
         self._adam.step()
