@@ -1,6 +1,5 @@
 """What travels between a source and a joiner, without the rest."""
 
-import os
 import queue
 import threading
 
@@ -10,7 +9,6 @@ from holdfast.control.report import Outcome
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.feed import (
     CHUNK_BYTES,
-    NICENESS,
     RESULTS_PER_STEP,
     Buffer,
     Feeder,
@@ -20,7 +18,6 @@ from holdfast.engine.feed import (
     gradients_of,
     pack_header,
     state_of,
-    step_back,
     unpack_header,
 )
 from holdfast.engine.optimizer import SliceOptimizer
@@ -187,21 +184,6 @@ def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
         assert feeder.why_closed
         source.step(0, feeder)
         assert not feeder.is_current(1)
-
-
-def test_feeding_leaves_the_processor_to_training():
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    found = []
-
-    def work():
-        step_back()
-        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [own + NICENESS]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 def test_memory_is_used_again():

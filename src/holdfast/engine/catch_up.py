@@ -21,7 +21,6 @@ from holdfast.engine.feed import (
     FeedHeader,
     chunks,
     fed_pieces,
-    step_back,
     unpack_header,
 )
 from holdfast.engine.groups import GroupBroken, LiveGroup
@@ -89,7 +88,6 @@ class CatchUp:
         return count
 
     def _listen(self, source: str, group: LiveGroup) -> None:
-        step_back()
         try:
             buffer = Buffer()
             while self._take(source, group, buffer):

@@ -19,12 +19,10 @@ While the state of a large unit is on its way, results pile up behind it. They a
 burst, which would take processor time from a step of those who train, but a few for every step.
 """
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -43,8 +41,6 @@ from holdfast.plan.units import Box, box_size
 
 HEADER_BYTES = 1024
 CHUNK_BYTES = 8 * 2**20
-NICENESS = 5
-"""Of threads that feed or are fed: a third of the processor where others want it, too."""
 RESULTS_PER_STEP = 2
 """That are sent at most: one keeps up with training, the other makes up for what has piled up."""
 MAX_QUEUED_BYTES = 4 * 2**30
@@ -80,12 +76,6 @@ def unpack_header(tensor: Tensor) -> FeedHeader:
 def chunks(flat: Tensor) -> list[Tensor]:
     size = max(1, CHUNK_BYTES // flat.element_size())
     return [flat[at : at + size] for at in range(0, flat.numel(), size)]
-
-
-def step_back() -> None:
-    """This thread leaves the processor to those that train, where they want it."""
-    with suppress(OSError):  # only Linux takes a thread for a process here
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 Pieces = tuple[tuple[str, Box], ...]
@@ -249,7 +239,6 @@ class Feeder:
     # On its own thread.
 
     def _run(self) -> None:
-        step_back()
         try:
             while (message := self._next()) is not None:
                 self._send(message)
