@@ -187,7 +187,8 @@ def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
 
 
 def test_memory_is_used_again():
-    buffer = Buffer()
-    first = buffer.take(8, torch.float64)
-    assert buffer.take(4, torch.float64).data_ptr() == first.data_ptr()
-    assert buffer.take(16, torch.float64).numel() == 16
+    buffer, example = Buffer(), torch.empty(0, dtype=torch.float64)
+    first = buffer.take(8, example)
+    assert first.dtype == torch.float64
+    assert buffer.take(4, example).data_ptr() == first.data_ptr()
+    assert buffer.take(16, example).numel() == 16

@@ -281,3 +281,26 @@ def test_long_groups_are_named_by_their_ends():
     assert short_list(["a", "b"]) == "(a, b)"
     assert short_list(list("abcdef")) == "(a, b, ... f; 6)"
     assert str(LiveGroup("all", THREE, 0, None, "gloo")) == "all group (n0.g0, n0.g1, n0.g2)"
+
+
+def test_a_wake_reaches_peers_beyond_those_that_are_gone():
+    """n0.g0 knocks at n0.g1 first, whose connections are closed; n0.g2 waits for n0.g0 alone."""
+    four = (*THREE, "n0.g3")
+    with crew(*four, timeout_ms=60_000) as members:
+        groups = members.make("link", four)
+        pending = groups["n0.g2"].receive(torch.empty(1), "n0.g0")
+        groups["n0.g1"].wake("gone")
+        groups["n0.g3"].wake("gone")
+        reasons = []
+
+        def wait():
+            with pytest.raises(GroupBroken) as caught:
+                pending.wait()
+            reasons.append(str(caught.value))
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        groups["n0.g0"].wake("round 2")
+        waiting.join(10)
+        assert reasons
+        assert "n0.g0" in reasons[0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.waiting import leave_behind, outcome, wait_for_collective, wait_for_message
+from holdfast.engine.waiting import outcome, wait_for_collective, wait_for_message
 from support.live_groups import crew
 
 PAIR = ("n0.g0", "n0.g1")
@@ -71,14 +71,6 @@ def test_what_is_left_behind_keeps_its_group_until_it_ends(wait):
     assert not is_gone.is_set()
     work.may_end.set()
     assert is_gone.wait(10)
-
-
-def test_groups_are_let_go_by_somebody_else():
-    groups = [Group(), Group()]
-    gone = [group.is_gone for group in groups]
-    leave_behind([(None, group) for group in groups])
-    groups.clear()
-    assert all(event.wait(10) for event in gone)
 
 
 @pytest.mark.parametrize("survivor", PAIR, ids=["the sender lives", "the receiver lives"])

@@ -23,8 +23,7 @@ def nothing_left(template):
     yield
     for pid in (template.pid, template.nursery.pid):
         assert psutil.Process(pid).children(recursive=True) == []
-    # Groups of tests before may still be let go of meanwhile.
-    assert psutil.Process().num_fds() <= num_fds
+    assert psutil.Process().num_fds() == num_fds
 
 
 @pytest.fixture

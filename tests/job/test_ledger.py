@@ -162,9 +162,10 @@ def test_who_lives_and_has_no_seat_after_a_recovery_is_not_waited_for(job):
     ledger = Ledger("gloo", next_step=1)
     ledger.begin(epoch(1, job.plans[0].plan, "start"))
     assert ledger.add_step(A, report(1, epoch=1)) == []
-    ledger.begin(epoch(3, job.plans[1].plan, "recover", before=1))
-    back, done = ledger.add_change(A, RecoveryReport(2, 3, 0.5, 2, False))
-    assert (back.lost, done.step) == ((B,), 1)
+    (done,) = ledger.begin(epoch(3, job.plans[1].plan, "recover", before=1))
+    assert done.step == 1
+    (back,) = ledger.add_change(A, RecoveryReport(2, 3, 0.5, 2, False))
+    assert back.lost == (B,)
     assert ledger.add_step(B, report(1, epoch=1)) == [], "it comes late"
 
 

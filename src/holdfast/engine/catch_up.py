@@ -113,7 +113,7 @@ class CatchUp:
         copies = len(KINDS) if header.kind == "state" else 1
         size = copies * sum(box_size(box) for unit in header.units for _, box in self._pieces[unit])
         example = next(iter(self._state.slices.values())).parameter
-        payload = buffer.take(size, example.dtype)
+        payload = buffer.take(size, torch.empty(0, dtype=example.dtype))
         for chunk in chunks(payload):
             group.receive(chunk, source).wait()
         found = digest(payload)

@@ -33,6 +33,8 @@ from holdfast.snapshot.gaps import Gaps
 from holdfast.snapshot.layout import Version
 
 POLL_S = 0.02
+_CLOSING_S = 10.0
+"""At the end: an operation that gloo has lost may keep its group for longer."""
 
 T = TypeVar("T")
 
@@ -322,5 +324,5 @@ class TrainerCore:
         if self.snapshots is not None:
             self.snapshots.leave()
         if self._closer is not None:
-            self._closer.join()
+            self._closer.join(_CLOSING_S)
         self.communicator.close_all()

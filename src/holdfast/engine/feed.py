@@ -100,15 +100,6 @@ def state_of(state: WorkerState, pieces: Pieces, out: Tensor | None = None) -> T
     return torch.cat([part.reshape(-1) for part in parts], out=out)
 
 
-def room_for(state: WorkerState, pieces: Pieces) -> Tensor:
-    """Memory for such a copy that the system has really given: getting it takes as long as the
-    copying.
-    """
-    example = next(iter(state.slices.values())).parameter
-    size = len(KINDS) * sum(box_size(box) for _, box in pieces)
-    return torch.empty(size, dtype=example.dtype, device=example.device).zero_()
-
-
 def gradients_of(state: WorkerState, pieces: Pieces) -> list[Tensor]:
     """Views, not copies."""
     found: list[Tensor] = []
@@ -122,15 +113,17 @@ def gradients_of(state: WorkerState, pieces: Pieces) -> list[Tensor]:
 
 
 class Buffer:
-    """Memory that is used again: getting new memory takes the system as long as filling it."""
+    """Memory that is used again, as getting it takes the system as long as filling it. New memory
+    is touched at once, so that nobody pays for that while others wait.
+    """
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
 
-    def take(self, size: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    def take(self, size: int, like: Tensor) -> Tensor:
         """So many elements, which nobody uses any more when the next are taken."""
         if self._memory is None or self._memory.numel() < size:
-            self._memory = torch.empty(size, dtype=dtype, device=device)
+            self._memory = torch.empty(size, dtype=like.dtype, device=like.device).zero_()
         return self._memory[:size]
 
 
@@ -146,8 +139,7 @@ class _Message(msgspec.Struct):
         """One part behind the other, in host memory."""
         if len(self.parts) <= 1:
             return self.parts[0].reshape(-1).cpu() if self.parts else None
-        first = self.parts[0]
-        room = buffer.take(sum(part.numel() for part in self.parts), first.dtype, first.device)
+        room = buffer.take(sum(part.numel() for part in self.parts), self.parts[0])
         return torch.cat([part.reshape(-1) for part in self.parts], out=room).cpu()
 
 
@@ -279,10 +271,13 @@ class Feeder:
         """A unit as it is now. No step is applied meanwhile, so from here on its results follow it
         on the same link.
         """
-        room = room_for(self._state, self._pieces[unit])
+        pieces = self._pieces[unit]
+        example = next(iter(self._state.slices.values())).parameter
+        size = len(KINDS) * sum(box_size(box) for _, box in pieces)
+        room = self._buffer.take(size, example)
         with self._lock:
             version, num_updates = self._where()
-            payload = state_of(self._state, self._pieces[unit], room)
+            payload = state_of(self._state, pieces, room)
             with self._changed:
                 if self._queue:
                     return None  # a step was applied just before: its results go first

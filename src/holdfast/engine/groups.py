@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.engine.tensor_parallel import Op
-from holdfast.engine.waiting import leave_behind, outcome, wait_for_collective, wait_for_message
+from holdfast.engine.waiting import outcome, wait_for_collective, wait_for_message
 from holdfast.errors import HoldfastError, invariant
 
 _OPS: dict[str, Any] = {
@@ -184,14 +184,11 @@ class LiveGroup:
                 if _TIMED_OUT in str(error):
                     return
 
-    def close(self) -> Any:
-        """No more of it here. Returns what is left to let go of, if that may take a while."""
+    def close(self) -> None:
+        """Give back sockets and threads. Takes as long as any operation that is still under way."""
         process_group, self._process_group = self._process_group, None
-        if process_group is None:
-            return None
-        if self._backend == "nccl":
+        if process_group is not None and self._backend == "nccl":
             process_group.shutdown()
-        return process_group if self._broken else None
 
     def __str__(self) -> str:
         return f"{self.kind} group {short_list(self.members)}"
@@ -302,9 +299,8 @@ class Communicator:
         with self._lock:
             gone = {id(group) for group in groups}
             self._live = [group for group in self._live if id(group) not in gone]
-        broken = [left for group in groups if (left := group.close()) is not None]
-        if broken:
-            leave_behind([(None, process_group) for process_group in broken])
+        for group in groups:
+            group.close()
 
     def close_all(self) -> None:
         self.close(list(self._live))

@@ -53,6 +53,7 @@ def make_mesh(
             num_kept += 1
         else:
             groups[key] = communicator.make(key[0], key[1], epoch)
+            # (NCCL takes tensors of its device only, and connects when it is first used.)
             if warm and groups[key].size > 1 and communicator.backend == "gloo":
                 groups[key].all_reduce(torch.zeros(1))
     return Mesh(plan, epoch, groups, num_kept)

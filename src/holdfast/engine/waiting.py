@@ -14,12 +14,9 @@ up, minutes later. A worker that is alive would be taken for dead by then. So:
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-
-Order = tuple[Any, Any]
-"""An operation, or None, and the group that must live as long as it does."""
 
 SLICE_S = 0.05
 _SLICE = timedelta(seconds=SLICE_S)
@@ -35,8 +32,7 @@ def outcome(work: Any) -> str:
     traceback would keep the group alive.
     """
     try:
-        if work is not None:
-            work.wait()
+        work.wait()
     except RuntimeError as error:
         return str(error)
     return ""
@@ -53,24 +49,16 @@ def wait_for_collective(work: Any, group: Any, is_given_up: Callable[[], bool]) 
         else:
             return ""
         if is_given_up():
-            leave_behind([(work, group)])
+            porter = _porter()
+            porter.take(work, group)
+            porter.leave()
             return LEFT_BEHIND
-
-
-def leave_behind(orders: Iterable[Order]) -> None:
-    """Have somebody else wait for these operations and then let their groups go, which takes as
-    long as anything in them does.
-    """
-    porter = _porter()
-    for order in orders:
-        porter.take(order)
-    porter.leave()
 
 
 def wait_for_message(work: Any, group: Any, is_given_up: Callable[[], bool]) -> str:
     """The same for a message."""
     porter = _porter()
-    porter.take((work, group))
+    porter.take(work, group)
     while (reason := porter.answer(SLICE_S)) is None:
         if is_given_up():
             porter.leave()
@@ -83,12 +71,12 @@ class _Porter:
     """A thread that waits for one operation after another."""
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._taken: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True, name="porter").start()
 
-    def take(self, order: Order) -> None:
-        self._orders.put(order)
+    def take(self, work: Any, group: Any) -> None:
+        self._taken.put((work, group))
 
     def answer(self, timeout_s: float) -> str | None:
         """What went wrong with the next operation, or an empty text; None: it has not ended."""
@@ -99,12 +87,12 @@ class _Porter:
 
     def leave(self) -> None:
         """Nobody will ask for this porter again: what it has is its last."""
-        self._orders.put(None)
+        self._taken.put(None)
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
-            reason = outcome(order[0])
-            del order  # the group may end here, and with it its threads
+        while (taken := self._taken.get()) is not None:
+            reason = outcome(taken[0])
+            del taken  # the group may end here, and with it its threads
             self._answers.put(reason)
 
 

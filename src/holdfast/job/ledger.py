@@ -62,10 +62,21 @@ class Ledger:
 
     def begin(self, epoch: Epoch) -> list[Event]:
         """An order was given. The first needs nobody's word to have begun."""
+        self._lose_unseated(epoch)
         self._epochs[epoch.number] = epoch
         if epoch.before is None:
             self.epoch = epoch.number
         return self._settle()
+
+    def _lose_unseated(self, epoch: Epoch) -> None:
+        """Who lives, but has no seat after a recovery, as others of its replica were lost, may have
+        missed the end of a step; nobody has it follow the others.
+        """
+        before = self._epochs.get(epoch.before) if epoch.before is not None else None
+        if epoch.kind == "recover" and before is not None:
+            for name in before.plan.workers:
+                if name not in epoch.plan.seats:
+                    self._lost[name] = max(self._epochs)
 
     def begun(self, number: int) -> None:
         """Everybody was seen in this epoch, by a ledger before this one."""
@@ -192,27 +203,13 @@ class Ledger:
         epoch = self._epochs.get(number)
         if epoch is None or number > self.epoch:
             return None
-        seated = [name for name in epoch.plan.workers if name not in self._unseated(epoch)]
-        if not self._waited_for(number, seated) <= reports.keys():
+        if not self._waited_for(number, epoch.plan.workers) <= reports.keys():
             return None
         step = self.next_step
         self.next_step += 1
         del self._steps[step]
         self._sums = {key: value for key, value in self._sums.items() if key[0] != step}
         return list(_step_events(reports.values()))
-
-    def _unseated(self, epoch: Epoch) -> set[str]:
-        """Who lives, but got no seat in a recovery after this epoch, as others of its replica were
-        lost: it may have missed the end of a step, and nobody has it follow the others.
-        """
-        if epoch.number == self.epoch:
-            return set()
-        later = [
-            known.plan.seats
-            for number, known in self._epochs.items()
-            if epoch.number < number <= self.epoch and known.kind == "recover"
-        ]
-        return {name for name in epoch.plan.workers if any(name not in seats for seats in later)}
 
     def _compare_checksums(self, worker: str, report: StepReport) -> None:
         for key, value in report.checksums.items():
