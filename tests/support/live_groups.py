@@ -1,6 +1,7 @@
 """Live groups inside one process: every worker is a thread with a communicator of its own."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import Any
 import torch.distributed as dist
 
 from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
+
+_LEAVING_S = 5.0
 
 
 class Crew:
@@ -61,6 +64,15 @@ def crew(*workers: str, timeout_ms: int = 10_000) -> Iterator[Crew]:
             communicator.close_all()
 
 
-def count_resources() -> tuple[int, int]:
-    """(open file descriptors, threads) of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+def count_resources(before: tuple[int, int] | None = None) -> tuple[int, int]:
+    """(open file descriptors, threads) of this process.
+
+    The kernel still lists a thread for a moment after it was joined. So more threads than there
+    were `before` are counted again for a while: one on its way out goes, one left behind stays.
+    """
+    deadline = time.monotonic() + _LEAVING_S
+    while True:
+        counts = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        if before is None or counts[1] <= before[1] or time.monotonic() > deadline:
+            return counts
+        os.sched_yield()

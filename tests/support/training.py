@@ -236,11 +236,11 @@ def train_again_and_again(
     worker: str, task: Task, plans: tuple[Planned, ...], store: tuple[int, str], *rest: Any
 ) -> WorkerRun:
     """The same run four times; the last one, and what the process was left with after each."""
-    resources = []
+    resources: list[tuple[int, int]] = []
     for number in range(4):
         own = (store[0], f"{store[1]}/{number}")
         run = train_worker(worker, task, plans, own, *rest)
-        resources.append(count_resources())
+        resources.append(count_resources(min(resources, default=None)))
     return replace(run, resources=tuple(resources))
 
 
