@@ -45,18 +45,11 @@ from holdfast.snapshot.share import plan_shares
 from holdfast.snapshot.sources import NodeMemory
 
 VERSION = Version(100, 1)
+SHAPE = LlamaShape(dim=768, num_layers=10, num_heads=12, num_kv_heads=4, hidden=2048, vocab=16384)
+"""About 1 GB of state. `--quick` has fewer rounds of the same: with less state the fixed costs of
+a load would be measured.
+"""
 State = dict[tuple[str, str], Tensor]
-
-
-def shape_for(quick: bool) -> LlamaShape:
-    """About 1 GB of state, or a quarter of it."""
-    if quick:
-        return LlamaShape(
-            dim=512, num_layers=4, num_heads=8, num_kv_heads=4, hidden=1408, vocab=8192
-        )
-    return LlamaShape(
-        dim=768, num_layers=10, num_heads=12, num_kv_heads=4, hidden=2048, vocab=16384
-    )
 
 
 def random_state(plan: Plan) -> State:
@@ -136,7 +129,7 @@ def check(load: Callable[[], object], targets: State, state: State, name: str) -
 
 def measure(quick: bool, disk: Path) -> tuple[dict[str, list[float]], int]:
     plan = regular_plan(
-        llama_units(shape_for(quick)), replicas=2, tensor=2, micro_batches=2, devices_per_node=2
+        llama_units(SHAPE), replicas=2, tensor=2, micro_batches=2, devices_per_node=2
     )
     state = random_state(plan)
     targets = {key: torch.zeros_like(value) for key, value in state.items()}
