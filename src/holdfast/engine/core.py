@@ -77,7 +77,8 @@ class TrainerCore:
         self._change: Change | None = None
         self._report: Report | None = None
         self._stopping = self._stopped = self._left = False
-        self._broken_at = 0.0
+        self._broken_at = self._ended_at = 0.0
+        """When this worker could not go on; when its last step was over."""
         self.snapshots: Snapshots | None = None
         self._closer: Background[None] | None = None
         link.on_freeze(self.interrupt)
@@ -208,8 +209,9 @@ class TrainerCore:
             self._change.check(time.monotonic())
         start = time.perf_counter()
         agreed = epoch.interpreter.run_step(self.ledger.version, stop=self._stopping)
+        self._ended_at = time.perf_counter()
         self._before = None
-        self._step_done(agreed.outcome, time.perf_counter() - start)
+        self._step_done(agreed.outcome, self._ended_at - start)
         self._stopped = self._stopped or agreed.stop
         return agreed
 
@@ -245,7 +247,8 @@ class TrainerCore:
         assert epoch.interpreter is not None
         start = time.perf_counter()
         epoch.interpreter.follow(outcome)
-        self._step_done(outcome, time.perf_counter() - start)
+        self._ended_at = time.perf_counter()
+        self._step_done(outcome, self._ended_at - start)
 
     # Groups.
 
