@@ -1,5 +1,9 @@
 """The same promises from a device, where there is one."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -21,7 +25,14 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 DEADLINE_S = 20
 
 
-def check_device(folder, layout: Layout, chunk_bytes: int) -> None:
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """CUDA registers shared memory, and no file on a disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def check_device(folder: Path, layout: Layout, chunk_bytes: int) -> None:
     """Versions from gaps and from `finish`, with state that changes at once behind it."""
     device = torch.device("cuda")
     arena, others = make_arena(folder, layout), Listening()
@@ -44,9 +55,11 @@ def check_device(folder, layout: Layout, chunk_bytes: int) -> None:
     copier.stop()
 
 
-def test_versions_from_a_device(tmp_path) -> None:
-    check_device(tmp_path, make_layout({"a": 5000, "b": 100, "c": 4096}, chunk_bytes=1024), 2048)
+def test_versions_from_a_device(shared_folder) -> None:
+    check_device(
+        shared_folder, make_layout({"a": 5000, "b": 100, "c": 4096}, chunk_bytes=1024), 2048
+    )
 
 
-def test_parity_from_a_device(tmp_path) -> None:
-    check_device(tmp_path, parity_layout(), 16)
+def test_parity_from_a_device(shared_folder) -> None:
+    check_device(shared_folder, parity_layout(), 16)

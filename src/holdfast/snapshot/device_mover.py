@@ -65,7 +65,10 @@ class DeviceMover:
         address = int(memory.ctypes.data)
         error = self._runtime.cudaHostRegister(address, memory.nbytes, 0)
         if int(error) != 0:
-            raise HoldfastError(f"{memory.nbytes} bytes cannot be registered with CUDA: {error}")
+            raise HoldfastError(
+                f"{memory.nbytes} bytes cannot be registered with CUDA: error {int(error)} (only "
+                f"shared memory can be)"
+            )
         self._registered = address
         if self._arena.layout.rows:
             for _ in range(_NUM_BUFFERS):
