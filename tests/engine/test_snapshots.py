@@ -1,10 +1,13 @@
 """A worker's copies: whole versions only, in the arena of its plan, and never in training's way."""
 
+from itertools import count
+
 import pytest
 
 from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.arena import Arena, Version
+from holdfast.snapshot.movers import HostMover
 from support.kept_state import Crew
 from support.random_plans import make_units
 from support.snapshots import random_state
@@ -90,6 +93,17 @@ def test_an_error_ends_the_snapshots_and_not_the_training(crew, monkeypatch, cap
     crew.train(STATES)
     assert "no memory" in capsys.readouterr().out
     assert first(crew).sealed_versions == []
+
+
+def test_the_last_version_is_waited_for_at_the_end(crew, monkeypatch, capsys):
+    """From a device a version is copied some time before it is sealed."""
+    looks = count()
+    monkeypatch.setattr(HostMover, "is_complete", lambda _, job: job.is_copied and next(looks) > 9)
+    crew.enter()
+    crew.train({1: STATES[1]})
+    first(crew).snapshots.flush()
+    assert first(crew).sealed_versions == [Version(1, 1)]
+    assert capsys.readouterr().out == ""
 
 
 def test_nothing_fits(tmp_path):

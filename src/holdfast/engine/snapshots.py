@@ -216,14 +216,19 @@ class Snapshots:
 
     def flush(self) -> None:
         """No step follows: the last version is kept, whatever the interval."""
-        self.applying()
+        self._seal()
         outcome = self._ledger.outcome
         if self._copier is None or self._arena is None or outcome is None:
             return
         if self._arena.slot(Version(self._ledger.version, outcome.epoch)) is None:
             self._every = self._wanted_every = 1
             self.applied(self._ledger.version)
-            self.applying()
+            self._seal()
+
+    def _seal(self) -> None:
+        self.applying()
+        if self._copier is not None:
+            self._try(self._copier.drain)
 
     def broken_off(self) -> None:
         if self._copier is not None:

@@ -47,6 +47,7 @@ nobody does, so that the bus never stands idle because a thread is late.
 """
 
 _POLL_S = 0.0002
+_DRAIN_S = 60.0
 _RECENT = 10
 
 
@@ -206,7 +207,10 @@ class Copier:
 
     def drain(self) -> None:
         """Wait until what has been copied is sealed too. (Only a device needs that.)"""
+        deadline = time.monotonic() + _DRAIN_S
         while self._error is None and any(job.is_copied for job in list(self._jobs)):
+            if time.monotonic() > deadline:
+                raise HoldfastError(f"{self._jobs[0].version} was not sealed in {_DRAIN_S:g} s")
             time.sleep(_POLL_S)
         self._raise_error()
 
