@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.plan.build import regular_plan
+from holdfast.plan.placement import AGREE
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.movers import HostMover
 from support.kept_state import Crew
@@ -104,6 +105,27 @@ def test_the_last_version_is_waited_for_at_the_end(crew, monkeypatch, capsys):
     first(crew).snapshots.flush()
     assert first(crew).sealed_versions == [Version(1, 1)]
     assert capsys.readouterr().out == ""
+
+
+def test_copies_run_only_in_waits(crew):
+    crew.enter()
+    hand = first(crew)
+    hand.apply(1, 1, STATES[1])
+    copier = hand.snapshots._copier
+    opened = [copier.is_open]
+    hand.snapshots.waiting(AGREE)
+    opened.append(copier.is_open)
+    for told in (hand.snapshots.going_on, hand.snapshots.sending, hand.snapshots.sent):
+        told()
+        opened.append(copier.is_open)
+    assert opened == [False, True, False, False, False]
+
+
+def test_what_a_device_waited_is_told_too(crew, monkeypatch):
+    monkeypatch.setattr(HostMover, "held_s", lambda _: 5.0)
+    crew.enter()
+    crew.train(STATES)
+    assert all(seconds > 5 for seconds in first(crew).waits_s[1:])
 
 
 def test_nothing_fits(tmp_path):

@@ -55,6 +55,27 @@ def check_device(folder: Path, layout: Layout, chunk_bytes: int) -> None:
     copier.stop()
 
 
+def test_how_long_a_device_waited_is_known(shared_folder) -> None:
+    """What is copied in a gap holds nothing up; what `finish` copies does."""
+    device, size = torch.device("cuda"), 2**26
+    arena, others = make_arena(shared_folder, make_layout({"a": size}, 2**24)), Listening()
+    copier = Copier(arena, device, others)
+    state = {"a": torch.zeros(size, dtype=torch.uint8, device=device)}
+    held = []
+    for step in range(1, 5):
+        others.told.clear()
+        copier.begin(Version(step, 0), state)
+        if step % 2:
+            copier.open()
+            assert others.told.wait(DEADLINE_S)
+        copier.finish()
+        copier.drain()
+        torch.cuda.synchronize()
+        held.append(copier.held_s())
+    copier.stop()
+    assert held[3] > 10 * held[2] >= 0
+
+
 def test_versions_from_a_device(shared_folder) -> None:
     check_device(
         shared_folder, make_layout({"a": 5000, "b": 100, "c": 4096}, chunk_bytes=1024), 2048

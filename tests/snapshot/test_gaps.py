@@ -30,6 +30,9 @@ class Seen:
     def finish(self) -> None:
         self.calls.append("finish")
 
+    def held_s(self) -> float:
+        return 0.25
+
     def abandon(self) -> None:
         self.calls.append("abandon")
 
@@ -102,6 +105,12 @@ def test_the_interval_that_would_have_been_within_the_limit() -> None:
     assert stalls.wanted_interval(10.0, 0.01) == 1
     stalls.clear()
     assert stalls.wanted_interval(1.0, 0.01) == 1
+
+
+def test_what_a_device_waits_is_a_stall_too() -> None:
+    stalls = Stalls(lambda: 0.0)
+    stalls.finish(Seen())
+    assert stalls.seconds == 0.25
 
 
 def test_without_snapshots_nothing_happens() -> None:

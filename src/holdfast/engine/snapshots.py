@@ -4,6 +4,9 @@ The arena is made by somebody else, who outlives this process (the keeper). It i
 epoch is entered, on a thread beside the training, and copying begins with the first version after
 it is there; until then the arenas of the plan before are what the job can go back to. Whatever goes
 wrong here ends the snapshots of this epoch, with a line in the log, and never the training.
+
+From a device, too, copies go only into waits. Beside computations they would delay nobody who
+waits for them, and yet slow the computations down, where the limit on their cost cannot see it.
 """
 
 import time
@@ -203,8 +206,8 @@ class Snapshots:
 
     def _note_wait(self) -> None:
         """The version before is done: what it has cost is told with this one."""
-        if self._teller is not None:
-            self._teller.wait_s = self._wait_s
+        if self._teller is not None and self._copier is not None:
+            self._teller.wait_s = self._wait_s + self._copier.held_s()
         self._wait_s = 0.0
 
     def _try(self, call: Callable[[], object]) -> None:

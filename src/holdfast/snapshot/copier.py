@@ -119,6 +119,10 @@ class Copier:
         return bool(self._jobs)
 
     @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
     def rate(self) -> float:
         """Bytes per second of copying, checksums included, over the last versions; 0: unknown."""
         recent = list(self.reports)[-_RECENT:]
@@ -173,6 +177,12 @@ class Copier:
             self._mover.hold_back_update()
             self._wake.put(None)
         self._raise_error()
+
+    def held_s(self) -> float:
+        """How long the training stream has waited for copies since the last call, as far as it is
+        known: what `finish` costs beyond its own time.
+        """
+        return self._mover.held_s()
 
     def _copy_rest(self) -> None:
         while True:

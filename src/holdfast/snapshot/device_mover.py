@@ -29,6 +29,8 @@ _NUM_HASHERS = 6
 _NUM_BUFFERS = 4
 """For what is folded into parity rows."""
 
+_KEPT_HOLDS = 100
+
 
 class _Flight:
     """A chunk on its way."""
@@ -49,6 +51,8 @@ class DeviceMover:
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._flights: deque[_Flight] = deque()
         self._last: Any = None
+        self._holds: deque[tuple[Any, Any]] = deque(maxlen=_KEPT_HOLDS)
+        """Events around every time that the training stream waited for copies."""
         self._hashers = ThreadPoolExecutor(_NUM_HASHERS, "checksums", initializer=lower_thread)
         self._folder = ThreadPoolExecutor(1, "parity", initializer=lower_thread)
         self._buffers: SimpleQueue[Tensor] = SimpleQueue()
@@ -159,8 +163,22 @@ class DeviceMover:
         return True
 
     def hold_back_update(self) -> None:
-        if self._last is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._last)
+        if self._last is None:
+            return
+        stream: Any = torch.cuda.current_stream(self._device)
+        begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        begin.record(stream)
+        stream.wait_event(self._last)
+        end.record(stream)
+        self._holds.append((begin, end))
+
+    def held_s(self) -> float:
+        seconds = 0.0
+        while self._holds and self._holds[0][1].query():
+            begin, end = self._holds.popleft()
+            seconds += begin.elapsed_time(end) / 1000.0
+        return seconds
 
     def close(self) -> None:
         self._stream.synchronize()

@@ -51,7 +51,7 @@ class Gaps(Protocol):
 
 
 class Stalls:
-    """What copies have cost the training thread: the time it spent finishing them."""
+    """What copies have cost training: the time it spent finishing them."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -63,6 +63,12 @@ class Stalls:
         begin = self._clock()
         yield
         self.seconds += self._clock() - begin
+
+    def finish(self, copier: Copier) -> None:
+        """Measured: what this thread waits, and what the device does."""
+        with self.measure():
+            copier.finish()
+        self.seconds += copier.held_s()
 
     def wanted_interval(self, step_s: float, limit: float = LIMIT) -> int:
         """The shortest interval at which this would have stayed within the limit. Everybody has
@@ -143,8 +149,7 @@ class PlacedCopies:
             self.copier.open(ahead=self._ahead)
 
     def applying(self) -> None:
-        with self.stalls.measure():
-            self.copier.finish()
+        self.stalls.finish(self.copier)
 
     def applied(self, step: int) -> None:
         if step % self.placement.interval == 0:

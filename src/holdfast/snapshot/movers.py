@@ -110,6 +110,11 @@ class Mover(Protocol):
     def hold_back_update(self) -> None:
         """What comes next may change state; copies under way must still see the old one."""
 
+    def held_s(self) -> float:
+        """How long updates were held back by that since the last call, as far as it is known; the
+        time that the thread itself has waited is not in it.
+        """
+
     def close(self) -> None: ...
 
 
@@ -201,6 +206,9 @@ class HostMover:
 
     def hold_back_update(self) -> None:
         """Nothing to wait for: copies are over when `move` returns."""
+
+    def held_s(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self._sources.clear()

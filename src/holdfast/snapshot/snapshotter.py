@@ -123,8 +123,7 @@ class Snapshotter:
         """State is about to change. Called by the hooks of the optimizers among the objects."""
         self._is_guarded = True
         if self._copier is not None:
-            with self._stalls.measure():
-                self._copier.finish()
+            self._stalls.finish(self._copier)
 
     def step(self) -> None:
         """State has changed: it is that of one step more."""
