@@ -14,16 +14,17 @@ from holdfast.job.config import (
     RecoverySection,
 )
 from holdfast.job.prepare import prepare_job
+from support.held import held, new_since
 
 
 @pytest.fixture
 def nothing_left(template):
-    """No worker outlives its test, and no descriptor stays open here."""
-    num_fds = psutil.Process().num_fds()
+    """No worker outlives its test, and no file or thread stays here."""
+    before = held()
     yield
     for pid in (template.pid, template.nursery.pid):
         assert psutil.Process(pid).children(recursive=True) == []
-    assert psutil.Process().num_fds() == num_fds
+    assert new_since(before) == []
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import Arena, Entry, Layout, Version
 from holdfast.snapshot.arena_file import process_start
 from holdfast.snapshot.layout import chunk_checksums
+from support.held import held, new_since
 
 LAYOUT = Layout(
     entries=(
@@ -225,7 +226,7 @@ def test_layouts_that_contradict_themselves_are_refused(tmp_path):
 
 
 def test_no_descriptor_is_left(tmp_path):
-    before = []
+    before = held()
     for number in range(20):
         made = Arena.create(f"a{number}", LAYOUT, tmp_path)
         view = write(made, Version(1, 0), 1).tensor("loop")
@@ -234,8 +235,7 @@ def test_no_descriptor_is_left(tmp_path):
         assert int(view.sum()) == 5
         del view, made
         Arena.open(tmp_path / f"a{number}").close()
-        before = before or sorted(os.listdir("/proc/self/fd"))
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert new_since(before) == []
 
 
 Steps = st.lists(st.sampled_from(["begin", "seal", "abandon", "attach", "roll back"]), max_size=30)

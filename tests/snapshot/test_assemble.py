@@ -1,8 +1,5 @@
 """Saved under one plan, loaded under any other, equal to the last bit, from whatever is left."""
 
-import os
-import threading
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +12,7 @@ from holdfast.snapshot.arena import Version
 from holdfast.snapshot.assemble import CannotLoad, Want, assemble, fetch_other
 from holdfast.snapshot.catalog import LOCAL, PARITY_SOURCE, PEER, STORAGE
 from holdfast.snapshot.share import OTHER_KEY
+from support.held import held, new_since
 from support.random_plans import irregular_plans, make_units, regular_plans, unit_lists
 from support.snapshots import Cluster, check_wants, load_all, random_state, wants_for
 
@@ -270,12 +268,10 @@ def test_loading_again_and_again_leaves_nothing_open(tmp_path):
     cluster = Cluster(plan, tmp_path)
     cluster.save(V, state)
 
-    def load():
+    before = held()
+    for _ in range(10):
         assemble(wants_for(plan, "n0.g0"), cluster.catalog(V, here="n0", lost=["n1"]))
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-    before = load()
-    assert [load() for _ in range(10)] == [before] * 10
+    assert new_since(before) == []
     cluster.close()
 
 

@@ -8,6 +8,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import Version
 from holdfast.snapshot.copier import Copier
+from support.held import held, new_since
 from support.snapshot_parts import (
     Listening,
     as_bytes,
@@ -133,11 +134,11 @@ def test_a_mistake_in_the_thread_reaches_the_caller(parts) -> None:
 
 
 def test_stopping_ends_the_thread(tmp_path) -> None:
-    num_threads = threading.active_count()
+    before = held()
     copier = Copier(make_arena(tmp_path, LAYOUT))
     copier.begin(Version(1, 0), make_state(LAYOUT))
     copier.stop()
-    assert threading.active_count() == num_threads
+    assert [name for name in new_since(before) if name.startswith("thread")] == []
 
 
 @pytest.mark.slow

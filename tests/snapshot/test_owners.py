@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import Arena, Entry, Layout, Version
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.owners import JobLock, adopt, arena_name, clean, files_of, remove
+from support.held import held, new_since
 
 LAYOUT = Layout((Entry("loop", "", "other", (), "uint8", 5),), worker="n0.g0", node="n0")
 
@@ -159,11 +160,11 @@ def test_a_lock_taken_on_a_removed_file_is_taken_again(tmp_path, monkeypatch):
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    before = len(os.listdir("/proc/self/fd"))
+    before = held()
     with JobLock("job", tmp_path):
         assert len(calls) == 2
         assert (tmp_path / "holdfast-job.lock").exists()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert new_since(before) == []
 
 
 def test_an_adopted_arena_is_written_on(tmp_path):
