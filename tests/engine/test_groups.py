@@ -195,9 +195,10 @@ def test_three_hundred_groups_leave_nothing_behind():
             if epoch % 50 == 49:
                 counts.append(count_resources())
         print(f"(file descriptors, threads) every 50 generations: {counts}")
-        # A thread or two may still be on its way out; a leak would be of hundreds.
+        # A thread or two may still be on its way out; a leak would be of hundreds. (What earlier
+        # tests have left behind may end meanwhile: there may be fewer.)
         for numbers in zip(*counts, strict=True):
-            assert max(numbers) - min(numbers) <= 4
+            assert numbers[-1] - min(numbers) <= 4
         assert all(communicator.num_live == 0 for communicator in members.communicators.values())
 
 
@@ -215,7 +216,7 @@ def test_broken_and_woken_groups_leave_nothing_behind():
         del groups, members
         counts.append(count_resources())
     for numbers in zip(*counts, strict=True):
-        assert max(numbers) - min(numbers) <= 4, counts
+        assert numbers[-1] - min(numbers) <= 4, counts
 
 
 def test_closed_groups_take_no_orders():
