@@ -73,7 +73,7 @@ def test_how_long_a_device_waited_is_known(shared_folder) -> None:
         torch.cuda.synchronize()
         held.append(copier.held_s())
     copier.stop()
-    assert held[3] > 10 * held[2] >= 0
+    assert held[2] == 0 < held[3]
 
 
 def test_versions_from_a_device(shared_folder) -> None:

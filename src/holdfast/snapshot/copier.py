@@ -172,9 +172,9 @@ class Copier:
             self._take_turn()
             try:
                 self._copy_rest()
+                self._mover.hold_back_update()
             finally:
                 self._turn.release()
-            self._mover.hold_back_update()
             self._wake.put(None)
         self._raise_error()
 
