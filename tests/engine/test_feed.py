@@ -110,10 +110,12 @@ def feed_while_training(num_steps, skipped=()):
             if not feeder.is_current(num_steps):
                 source.step(num_steps, feeder)
                 num_steps += 1
-        feeder.switch(num_steps - 1)
+        # As in training: current in the agreement of a step, whose result goes before the switch.
+        source.step(num_steps, feeder)
+        feeder.switch(num_steps)
         while not catch_up.wait(1.0):
             pass
-    return source, joiner, catch_up, num_steps
+    return source, joiner, catch_up, num_steps + 1
 
 
 def test_a_unit_once_given_stays_current_whatever_happens_meanwhile():
