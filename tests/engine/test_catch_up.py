@@ -11,12 +11,14 @@ from holdfast.plan.build import regular_plan
 from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import Task
 
-TASK = Task(num_steps=40)
+TASK = Task(num_steps=80)
+"""Long enough for somebody to come back whose threads are late."""
+SHORT = Task(num_steps=40)
 REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
 
 
-def survive(plan, *faults, **more):
-    return assert_survives(ThreadedJob(TASK, plan, faults, **more))
+def survive(plan, *faults, task=TASK, **more):
+    return assert_survives(ThreadedJob(task, plan, faults, **more))
 
 
 def seated(job):
@@ -81,5 +83,6 @@ def test_the_coordinator_is_lost_at_every_point_of_its_journal(number):
     """A worker dies, a round is held, it comes back: the coordinator crashes after the entry of
     this number, with everything that was to be sent behind it.
     """
-    job = survive(REPLICAS, Fault("n0.g2", 2, "forward", incarnation=0), crash_at=number)
+    lost = Fault("n0.g2", 2, "forward", incarnation=0)
+    job = survive(REPLICAS, lost, task=SHORT, crash_at=number)
     assert job.num_crashes == (len(job.journal) >= number)

@@ -14,7 +14,8 @@ from holdfast.plan.text import format_plan
 from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import SMALL, Task
 
-TASK = Task(num_steps=40)
+TASK = Task(num_steps=80)
+"""Long enough for a change that is late."""
 REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
 FIRST_LOSS = Fault("n0.g2", 2, "forward")
 
