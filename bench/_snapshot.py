@@ -212,8 +212,7 @@ class Ours(Without):
             self._placed.sent()
 
     def applying(self) -> None:
-        with self.stalls.measure():
-            self.copier.finish()
+        self.stalls.finish(self.copier)
 
     def applied(self, step: int) -> None:
         if self._placed is not None:

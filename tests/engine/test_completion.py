@@ -1,11 +1,14 @@
 """A step breaks off, anywhere, and is completed: real groups, every worker a thread."""
 
+import time
+
 import pytest
 import torch
 
+from holdfast.engine.trainer import Trainer
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Schedule
-from support.threaded_job import Fault, ThreadedJob, assert_survives
+from support.threaded_job import Fault, ThreadedJob, ThreadLink, assert_survives
 from support.training import TIED, Task
 
 TASK = Task(num_steps=4)
@@ -69,6 +72,27 @@ def test_followers_after_a_death():
 def test_tied_embeddings_on_the_first_and_the_last_stage(phase, victim):
     tied = plan(TIED_TASK, replicas=2, stages=2)
     survive(tied, Fault(tied.workers[victim], 1, phase), task=TIED_TASK)
+
+
+def test_a_stall_ends_with_the_completed_step(monkeypatch):
+    """And not when all that is told of it, checksums included, has been worked out."""
+    broken_at, told_at = {}, {}
+    recovered, step_done = Trainer._recovered, ThreadLink.step_done
+
+    def note_break(trainer, *rest):
+        broken_at[trainer.ledger.member] = trainer._broken_at
+        recovered(trainer, *rest)
+
+    def note_report(link, report):
+        told_at[link.member, report.step] = time.perf_counter()
+        step_done(link, report)
+
+    monkeypatch.setattr(Trainer, "_recovered", note_break)
+    monkeypatch.setattr(ThreadLink, "step_done", note_report)
+    job = survive(plan(replicas=3), Fault("n0.g2", 1, "backward"))
+    assert job.recoveries
+    for member, report in job.recoveries:
+        assert 0 < report.stall_s <= told_at[member, report.step] - broken_at[member]
 
 
 def test_two_deaths_in_one_step():

@@ -112,12 +112,12 @@ def test_copies_run_only_in_waits(crew):
     hand = first(crew)
     hand.apply(1, 1, STATES[1])
     copier = hand.snapshots._copier
-    opened = [copier.is_open]
+    opened = [copier._is_open]
     hand.snapshots.waiting(AGREE)
-    opened.append(copier.is_open)
+    opened.append(copier._is_open)
     for told in (hand.snapshots.going_on, hand.snapshots.sending, hand.snapshots.sent):
         told()
-        opened.append(copier.is_open)
+        opened.append(copier._is_open)
     assert opened == [False, True, False, False, False]
 
 

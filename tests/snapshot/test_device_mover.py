@@ -32,6 +32,15 @@ def shared_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def begin(copier: Copier, others: Listening, step: int, state: dict[str, torch.Tensor]) -> None:
+    """Odd versions are copied in a gap, even ones are left to `finish`."""
+    others.told.clear()
+    copier.begin(Version(step, 0), state)
+    if step % 2:
+        copier.open()
+        assert others.told.wait(DEADLINE_S)
+
+
 def check_device(folder: Path, layout: Layout, chunk_bytes: int) -> None:
     """Versions from gaps and from `finish`, with state that changes at once behind it."""
     device = torch.device("cuda")
@@ -40,11 +49,7 @@ def check_device(folder: Path, layout: Layout, chunk_bytes: int) -> None:
     state = {key: tensor.to(device) for key, tensor in make_state(layout).items()}
     for step in range(1, 6):
         before = as_bytes({key: tensor.cpu() for key, tensor in state.items()})
-        others.told.clear()
-        copier.begin(Version(step, 0), state)
-        if step % 2:
-            copier.open()
-            assert others.told.wait(DEADLINE_S)
+        begin(copier, others, step, state)
         copier.finish()
         for tensor in state.values():
             tensor.add_(1)
@@ -63,11 +68,7 @@ def test_how_long_a_device_waited_is_known(shared_folder) -> None:
     state = {"a": torch.zeros(size, dtype=torch.uint8, device=device)}
     held = []
     for step in range(1, 5):
-        others.told.clear()
-        copier.begin(Version(step, 0), state)
-        if step % 2:
-            copier.open()
-            assert others.told.wait(DEADLINE_S)
+        begin(copier, others, step, state)
         copier.finish()
         copier.drain()
         torch.cuda.synchronize()

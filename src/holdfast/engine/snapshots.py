@@ -9,7 +9,6 @@ From a device, too, copies go only into waits. Beside computations they would de
 waits for them, and yet slow the computations down, where the limit on their cost cannot see it.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +25,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena import Arena
 from holdfast.snapshot.copier import Copier
+from holdfast.snapshot.gaps import Stalls
 from holdfast.snapshot.layout import KINDS, OTHER, Layout, Version
 from holdfast.snapshot.loop_state import pack_loop_state
 
@@ -85,7 +85,7 @@ class Snapshots:
         self._sources: dict[str, Tensor] = {}
         self._every = self._wanted_every = options.every
         self._teller: _Teller | None = None
-        self._wait_s = 0.0
+        self._stalls = Stalls()
         """For copies of the version that is under way."""
 
     # Epochs.
@@ -182,9 +182,8 @@ class Snapshots:
 
     def applying(self) -> None:
         if self._copier is not None:
-            start = time.perf_counter()
-            self._try(self._copier.finish)
-            self._wait_s += time.perf_counter() - start
+            copier = self._copier
+            self._try(lambda: self._stalls.finish(copier))
 
     def applied(self, step: int) -> None:
         if self._planning is not None:
@@ -206,9 +205,9 @@ class Snapshots:
 
     def _note_wait(self) -> None:
         """The version before is done: what it has cost is told with this one."""
-        if self._teller is not None and self._copier is not None:
-            self._teller.wait_s = self._wait_s + self._copier.held_s()
-        self._wait_s = 0.0
+        if self._teller is not None:
+            self._teller.wait_s = self._stalls.seconds
+        self._stalls.clear()
 
     def _try(self, call: Callable[[], object]) -> None:
         try:

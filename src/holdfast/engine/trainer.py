@@ -212,8 +212,7 @@ class Trainer(ChangingTrainer):
         self.run_step()
 
     def _recovered(self, order: Order, share: Share, followed: bool) -> None:
-        ended_at = max(self._ended_at, self._broken_at)
-        stall = ended_at - self._broken_at if self._broken_at else 0.0
+        stall = max(0.0, self._ended_at - self._broken_at) if self._broken_at else 0.0
         self._broken_at = 0.0
         num_micro_batches = len(share.micro_batches)
         report = RecoveryReport(share.step, order.number, stall, num_micro_batches, followed)

@@ -119,10 +119,6 @@ class Copier:
         return bool(self._jobs)
 
     @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    @property
     def rate(self) -> float:
         """Bytes per second of copying, checksums included, over the last versions; 0: unknown."""
         recent = list(self.reports)[-_RECENT:]
