@@ -10,7 +10,7 @@ import numpy as np
 from _common import Goal, print_table
 from holdfast.detect.change import TESTS, Tuning
 from holdfast.detect.detector import Detector
-from holdfast.detect.facts import PathReport, StepObservation, WorkerReport, Workload
+from holdfast.detect.facts import PathReport, StepObservation, WorkerTimes, Workload
 from holdfast.detect.meter import StepMeter
 from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import transfers
@@ -101,7 +101,7 @@ def _observation(
         3.0 * (per_replica + 8),
         tuple(Workload(8192, int(square), 4) for square in squares),
         tuple(
-            WorkerReport(worker, {"F": f, "B": b})
+            WorkerTimes(worker, {"F": f, "B": b})
             for worker, (f, b) in zip(plan.workers, times, strict=True)
         ),
         tuple(PathReport(pair, 2**20, time) for pair, time in zip(pairs, messages, strict=True)),

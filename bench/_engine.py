@@ -20,10 +20,10 @@ from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reports import ChangeReport, Planned, StepReport
 from holdfast.engine.scripted import scripted_trainer
-from holdfast.engine.unit_module import Call, Place, UnitModule
+from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 
 WORKERS = ("n0.g0", "n0.g1")
 MODES: dict[str, dict[str, Any]] = {"replicas 2": {"replicas": 2}, "stages 2": {"stages": 2}}
@@ -108,7 +108,7 @@ def make_data(size: Size) -> SyntheticTask:
 def make_units(size: Size, numbers: range) -> list[UnitModule]:
     """Modules of some units, filled as ours are."""
     model = LlamaModel(size.shape)
-    units = [model.build_unit(number, Place()) for number in numbers]
+    units = [model.build_unit(number, UnitPlacement()) for number in numbers]
     for unit in units:
         for name, parameter in unit.tensors.items():
             model.fill(parameter, name, unit.boxes[name])

@@ -21,20 +21,6 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from _engine import Size as EngineSize
-from holdfast.job.config import (
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-    SnapshotSection,
-)
-from holdfast.job.faults import Fault
-from holdfast.job.jobs import Job
-from holdfast.job.launcher import JobFailed, run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.job.template import Template
 from holdfast.observe.events import (
     Decided,
     Event,
@@ -43,7 +29,21 @@ from holdfast.observe.events import (
     StepDone,
     WorkersReady,
 )
-from holdfast.plan.catalog import LlamaShape
+from holdfast.plan.model_catalog import LlamaShape
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    ParallelSection,
+    RecoverySection,
+    SnapshotSection,
+)
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.job import Job
+from holdfast.runtime.launch.launcher import JobFailed, run_job
+from holdfast.runtime.launch.prepare import prepare_job
 
 FOREVER_STEPS = 10**6
 

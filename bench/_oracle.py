@@ -21,7 +21,7 @@ from functools import cache
 from heapq import heapify, heapreplace
 from itertools import combinations, permutations, product
 
-from holdfast.plan.chain_time import chain_time
+from holdfast.planner.pipeline_time import chain_time
 
 Kind = tuple[int, float]
 """Tensor degree and slow-down of a team."""

@@ -19,16 +19,16 @@ from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reports import ChangeReport, Planned, StepReport
 from holdfast.engine.scripted import scripted_trainer
-from holdfast.job.measured import merge_profiles
 from holdfast.models.model import LlamaModel
-from holdfast.plan.placement import Key, Placement
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
+from holdfast.runtime.record.profile_merge import merge_profiles
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.copier import Copier, CopyReport
 from holdfast.snapshot.gaps import PlacedCopies, Stalls
-from holdfast.snapshot.layout import Layout, chunk_checksums
+from holdfast.snapshot.layout import ArenaLayout, chunk_checksums
 from holdfast.snapshot.others import Others, group_of
+from holdfast.snapshot.placement import Placement, SpanKey
 from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
 
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3)
@@ -77,7 +77,7 @@ class Training:
             listener=self.reporter,
         )
 
-    def sources(self, layout: Layout) -> dict[str, Tensor]:
+    def sources(self, layout: ArenaLayout) -> dict[str, Tensor]:
         """The live tensors behind the entries of a layout."""
         slices = self.trainer.slices
         found = {OTHER_KEY: torch.zeros(OTHER_BYTES, dtype=torch.uint8)}
@@ -195,7 +195,7 @@ class Ours(Without):
         if self._mode == "in bubbles":
             self._placed = PlacedCopies(self.copier, placement, self._sources)
 
-    def waiting(self, key: Key) -> None:
+    def waiting(self, key: SpanKey) -> None:
         if self._placed is not None:
             self._placed.waiting(key)
 

@@ -17,11 +17,11 @@ from holdfast.detect.detector import Detector
 from holdfast.detect.facts import (
     PathReport,
     StepObservation,
-    WorkerReport,
+    WorkerTimes,
     Workload,
     workload_of,
 )
-from holdfast.detect.pace import Links, Shape
+from holdfast.detect.pace import PairTimes, PartShape
 from holdfast.detect.workload import WorkloadModel, features_of
 from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import transfers
@@ -136,7 +136,7 @@ class World:
         slow = np.broadcast_to(np.asarray(link, dtype=np.float64), (len(self.links),))
         return self.link.latency * np.maximum(noise, 0.5) * slow[None, :, None]
 
-    def _ends(self, shape: Shape, durations: Array, messages: Array) -> Array:
+    def _ends(self, shape: PartShape, durations: Array, messages: Array) -> Array:
         count = len(durations)
         columns = durations[:, shape.ops].transpose(1, 2, 0).reshape(len(shape.ops), -1)
         program = self.detector_of.predictor.program
@@ -147,7 +147,7 @@ class World:
         batch = self.detector_of.predictor.work.micro_batch[shape.ops] % MICRO_BATCHES
         latency = messages[:, of_channel[channel], batch] * (channel >= 0)
         latency = latency.transpose(1, 2, 0).reshape(len(shape.ops), -1)
-        ends = shape.ends(columns, Links(np.zeros((len(shape.ops), 1)), latency))
+        ends = shape.ends(columns, PairTimes(np.zeros((len(shape.ops), 1)), latency))
         by_lane = np.empty((len(self.plan.workers), count))
         by_lane[shape.lanes] = ends[shape.last].reshape(len(shape.last), -1, count)
         return by_lane.T
@@ -166,7 +166,7 @@ class World:
             float(span) * long,
             tuple(self.packs.workloads[n] for n in packs.tolist()),
             tuple(
-                WorkerReport(worker, dict(zip(work.kinds, row, strict=True)), end)
+                WorkerTimes(worker, dict(zip(work.kinds, row, strict=True)), end)
                 for worker, row, end in zip(
                     self.plan.workers, sums.tolist(), ends.tolist(), strict=True
                 )

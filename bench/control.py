@@ -34,14 +34,22 @@ import msgspec
 import psutil  # type: ignore[import-untyped]
 
 from _common import Goal, finish, parse_args, print_table
-from holdfast.control.member import MemberLedger
 from holdfast.control.order import Order
 from holdfast.control.report import Member
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.reports import Planned
-from holdfast.job.config import JobConfig, JobSection, RecoverySection
-from holdfast.job.connection import ClientConnection, open_connection
-from holdfast.job.deltas import OrderUnpacker
-from holdfast.job.messages import (
+from holdfast.plan.build import regular_plan
+from holdfast.plan.model_catalog import llama_shape, llama_units
+from holdfast.plan.plan import Plan
+from holdfast.runtime.config.job_file import JobConfig, JobSection, RecoverySection
+from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher_messages import CoordinatorSpec, StartOf
+from holdfast.runtime.launch.light_fork_server import Nursery
+from holdfast.runtime.launch.store import bind
+from holdfast.runtime.wire.connection import ClientConnection, open_connection
+from holdfast.runtime.wire.frames import BY_AGENT, pack
+from holdfast.runtime.wire.messages import (
     Beat,
     FreezeMessage,
     FromWorker,
@@ -53,19 +61,11 @@ from holdfast.job.messages import (
     StateMessage,
     ToAgent,
     ToMember,
-    WorkerExited,
+    WorkerExitedMessage,
     WorkerStarted,
 )
-from holdfast.job.nursery import Nursery
-from holdfast.job.page import now_ms
-from holdfast.job.secret import ClientProof
-from holdfast.job.store import bind
-from holdfast.job.supervision import CoordinatorSpec, StartOf
-from holdfast.job.template import Template
-from holdfast.job.wire import BY_AGENT, pack
-from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
-from holdfast.plan.plan import Plan
+from holdfast.runtime.wire.secret import ClientProof
+from holdfast.runtime.worker.progress_page import now_ms
 
 SECRET = "a secret for a benchmark"
 STAGES = 8
@@ -95,7 +95,7 @@ class LightAgent:
     def __init__(self, node: str, bench: "Bench") -> None:
         self.node, self._bench = node, bench
         self.member = Member(f"{node}.g0", 1)
-        self._ledger = MemberLedger(self.member)
+        self._ledger = WorkerLedger(self.member)
         self._orders = OrderUnpacker()
         self.connection: ClientConnection | None = None
         self.num_bytes = 0
@@ -118,7 +118,9 @@ class LightAgent:
         self.connection.data_received = count  # type: ignore[method-assign]
         self.send(NodeState(node=self.node, agent=self.node, places=(self.member.name,)))
 
-    def send(self, message: NodeState | WorkerStarted | WorkerExited | Relayed | Beat) -> None:
+    def send(
+        self, message: NodeState | WorkerStarted | WorkerExitedMessage | Relayed | Beat
+    ) -> None:
         assert self.connection is not None
         self.connection.send(message)
 
@@ -151,7 +153,7 @@ class LightAgent:
             asyncio.get_running_loop().call_soon(self._tell)
 
     def die(self) -> None:
-        self.send(WorkerExited(member=self.member, status=-9))
+        self.send(WorkerExitedMessage(member=self.member, status=-9))
 
 
 class Bench:

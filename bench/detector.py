@@ -38,10 +38,10 @@ from _common import Goal, finish, parse_args, print_table
 from _detector_costs import costs
 from _synthetic import Packs, World, read_packs
 from holdfast.detect.change import Tuning
-from holdfast.detect.detector import Detector, Settings
+from holdfast.detect.detector import Detector, DetectorSettings
 from holdfast.detect.facts import (
     StepObservation,
-    WorkerReport,
+    WorkerTimes,
 )
 from holdfast.detect.verdict import COMMON, RECOVERED, SLOW, SUSPECT, Verdict
 from holdfast.detect.watch import Watch, WatchTuning
@@ -163,7 +163,7 @@ def detection(
 ) -> None:
     total = 6_000 if args.quick else 100_000
     tests = {
-        name: Settings(
+        name: DetectorSettings(
             watch=WatchTuning(test=name),
             path_watch=WatchTuning(test=name, max_baseline=0.05),
             step_watch=WatchTuning(test=name, change=Tuning(tolerance=0.03, threshold=0.3)),
@@ -193,7 +193,7 @@ def detection(
 
 
 def false_alarms(
-    packs: list[Packs], settings: Settings, total: int, seed: int
+    packs: list[Packs], settings: DetectorSettings, total: int, seed: int
 ) -> dict[str, object]:
     """Half of the steps with packs of each size."""
     alarms: dict[str, int] = {}
@@ -217,7 +217,7 @@ def false_alarms(
 
 
 def recall(
-    packs: Packs, tests: dict[str, Settings], trials: int, seed: int
+    packs: Packs, tests: dict[str, DetectorSettings], trials: int, seed: int
 ) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, settings in tests.items():
@@ -353,7 +353,7 @@ def blind_summary(verdicts: list[tuple[str, int, Verdict]], trials: int) -> dict
 
 
 def bare(seen: StepObservation, with_ends: bool) -> StepObservation:
-    ends = [WorkerReport(report.worker, {}, report.ended) for report in seen.workers]
+    ends = [WorkerTimes(report.worker, {}, report.ended) for report in seen.workers]
     return StepObservation(
         seen.step, seen.step_time, seen.workloads, tuple(ends) if with_ends else ()
     )
@@ -374,7 +374,7 @@ def replay(folder: Path, goals: list[Goal], measured: dict[str, object]) -> None
             times = {"F": 0.0, "B": 0.0}
             for op in step.orders[lane]:
                 times[op[0]] += step.durations[op]
-            reports.append(WorkerReport(stage.workers[0], times))
+            reports.append(WorkerTimes(stage.workers[0], times))
         span = step.span(range(len(plan.stages)))
         verdicts += detector.observe(StepObservation(number, span, (), tuple(reports)))
     named = [verdict for verdict in verdicts if verdict.kind == SLOW]

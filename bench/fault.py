@@ -51,8 +51,8 @@ from _jobs import (
     uneven_run,
     verdicts,
 )
-from holdfast.job.config import RecoverySection
-from holdfast.job.template import Template
+from holdfast.runtime.config.job_file import RecoverySection
+from holdfast.runtime.launch.fork_server import Template
 
 SLOW_FACTOR, SLOW_EVERY = 5, 10
 BEYOND_S = 0.3

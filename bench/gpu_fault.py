@@ -18,12 +18,18 @@ import torch
 
 from _common import Goal, finish, parse_args
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.job.config import DataSection, JobConfig, JobSection, ModelSection, ParallelSection
-from holdfast.job.faults import Fault
-from holdfast.job.final import read_final
-from holdfast.job.launcher import RunResult, run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.job.template import Template
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    ParallelSection,
+)
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import RunResult, run_job
+from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.record.final_state import read_final
 
 TOLERANCE = 1e-9
 FAULTS = {

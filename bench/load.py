@@ -31,13 +31,13 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from _common import Goal, compare, finish, interleave, parse_args, print_table
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import LlamaShape, llama_units
 from holdfast.plan.holders import HolderMap
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.assemble import Want, assemble
 from holdfast.snapshot.catalog import Catalog
-from holdfast.snapshot.layout import KINDS, PARITY, Entry, chunk_checksums
+from holdfast.snapshot.layout import KINDS, PARITY, LayoutEntry, chunk_checksums
 from holdfast.snapshot.manifest import Holding
 from holdfast.snapshot.owners import arena_name, remove
 from holdfast.snapshot.parity import encode
@@ -64,7 +64,7 @@ def random_state(plan: Plan) -> State:
 def fill(arena: Arena, state: State) -> None:
     """What a worker does at every snapshot."""
 
-    def source(entry: Entry) -> memoryview:
+    def source(entry: LayoutEntry) -> memoryview:
         if not entry.tensor:
             return memoryview(bytes(entry.num_bytes))
         index = tuple(slice(low, high) for low, high in entry.box)

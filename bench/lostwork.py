@@ -38,10 +38,10 @@ from torch._C._distributed_c10d import TCPStore
 
 from _common import Goal, finish, parse_args, print_table
 from _jobs import SIZES, make_job
-from holdfast.job.config import RecoverySection, SnapshotSection
-from holdfast.job.launcher import run_job
-from holdfast.job.template import Template
 from holdfast.observe.events import Event, Restored, StepDone
+from holdfast.runtime.config.job_file import RecoverySection, SnapshotSection
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import run_job
 
 SIZE, MICRO_BATCHES, REPLICAS = "1M", 2, 2
 EVERY_STEPS = 50

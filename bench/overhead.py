@@ -34,16 +34,16 @@ from _common import Goal, Ratios, compare, console, finish, parse_args, print_ta
 from _engine import Ours, cpu_seconds
 from _jobs import SIZES, Size, cpu_of_all, make_job, rotated
 from _ranks import run_ranks
-from holdfast.job.launcher import run_job
-from holdfast.job.template import Template
 from holdfast.observe.events import Event, StepDone
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import run_job
 
 REPLICAS, MICRO_BATCHES = 2, 8
 WARM_UP_STEPS = 4
 PRELOADED = [
     "holdfast.engine.scripted",
-    "holdfast.job.launcher",
-    "holdfast.job.prepare",
+    "holdfast.runtime.launch.launcher",
+    "holdfast.runtime.launch.prepare",
     "psutil",
     "rich.console",
     "torch.distributed.pipelining",

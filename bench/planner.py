@@ -1,7 +1,7 @@
 """How good and how quick the planner's decisions are.
 
 The grid below was written down before its first run. Every cell is a cluster and what is wrong
-with it; the planner's plan and the plan of every peer (their rules: `holdfast.plan.peers`) are
+with it; the planner's plan and the plan of every peer (their rules: `holdfast.planner.peers`) are
 timed on the same timeline, with the same splits, schedules and costs (H100, assumed). Cells
 without a live copy of everything, or without room for the model, are in the grid: there the
 planner has to say so.
@@ -32,18 +32,18 @@ from time import perf_counter, process_time
 from _common import Goal, finish, parse_args, print_table
 from _oracle import Oracle
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
 from holdfast.plan.copies import lost_slice
-from holdfast.plan.cost import CostModel
-from holdfast.plan.hardware import hardware, hardware_profile
-from holdfast.plan.health import Health, Rates, Situation, health_of
-from holdfast.plan.peers import PEERS, answer
+from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Limits, Plan
-from holdfast.plan.planner import Options, decide
 from holdfast.plan.profile import Link, Profile
-from holdfast.plan.score import ChangeCosts
 from holdfast.plan.units import Unit
-from holdfast.plan.view import View
+from holdfast.planner.decision import Options, decide
+from holdfast.planner.hardware import hardware, hardware_profile
+from holdfast.planner.health import FailureRates, Health, Situation, health_of
+from holdfast.planner.peers import PEERS, answer
+from holdfast.planner.score import ChangeCosts
+from holdfast.planner.search_view import SearchView
+from holdfast.planner.step_cost import CostModel
 
 # The grid.
 
@@ -93,7 +93,7 @@ TIMED: tuple[tuple[int, tuple[float, ...]], ...] = ((1, ()), (0, (MEDIUM,)), (2,
 
 FREE = Options(min_copies=1, check=False)
 BEST = Options(min_copies=1, check=False, improve=True)
-NO_CHANGES = Rates(prior_failures=0.0, prior_repairs=0.0)
+NO_CHANGES = FailureRates(prior_failures=0.0, prior_repairs=0.0)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def healthy_time(plan: Plan, profile: Profile) -> float:
 
 def peer_times(cell: Cell) -> dict[str, float | None]:
     cost = CostModel(cell.plan, cell.profile)
-    view = View(cell.plan, cell.health, cost, ("1f1b", "zero-bubble"))
+    view = SearchView(cell.plan, cell.health, cost, ("1f1b", "zero-bubble"))
     times: dict[str, float | None] = {}
     for peer in PEERS:
         found = answer(peer, view, 0.0, ChangeCosts())

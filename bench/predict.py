@@ -19,15 +19,15 @@ import msgspec
 
 from _common import Goal, finish, parse_args, print_table
 from holdfast.engine.reports import Planned
-from holdfast.job.config import DataSection, JobConfig, JobSection, ModelSection
-from holdfast.job.launcher import run_job
-from holdfast.job.prepare import make_job, model_units
-from holdfast.job.template import Template
 from holdfast.observe.run_directory import PROFILE
 from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.plan import Hop, Plan, Schedule, whole_route
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.timeline import evaluate
+from holdfast.runtime.config.job_file import DataSection, JobConfig, JobSection, ModelSection
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import make_job, model_units
 
 MICRO_BATCHES = 8
 WARM_UP_STEPS = 2

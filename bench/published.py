@@ -25,14 +25,14 @@ from scipy.optimize import least_squares
 from _common import Goal, finish, parse_args, print_table
 from holdfast.sim.compare import POLICIES
 from holdfast.sim.events import KILLED
-from holdfast.sim.hazards import Rates, draw_events, kill_events
-from holdfast.sim.job import Job, make_job
-from holdfast.sim.pace import Pace, split_layers
+from holdfast.sim.hazards import HazardRates, draw_events, kill_events
+from holdfast.sim.job import SimulatedJob, make_job
+from holdfast.sim.pace import StepTimes, split_layers
 from holdfast.sim.peers import checkpoint_restart, ft_hsdp, recycle
-from holdfast.sim.policy import Card, Costs, Decision, Facts, Policy, stall
+from holdfast.sim.policy import Card, Facts, Policy, PolicyConstants, PolicyDecision, stall
 from holdfast.sim.records import Result
 from holdfast.sim.rules import Adaptive, Option
-from holdfast.sim.run import Run, Settings
+from holdfast.sim.run import RunSettings, SimulationRun
 from holdfast.sim.strategies import deal_ms, reroute
 from holdfast.sim.traces import parse_trace
 
@@ -95,28 +95,30 @@ RESIHP_NOTES = """\
 """
 
 
-def costs_line(costs: Costs) -> str:
+def costs_line(costs: PolicyConstants) -> str:
     given = [(name, getattr(costs, name)) for name in costs.__struct_fields__ if name != "source"]
     return "  constants: " + ", ".join(f"{name} {value:g}" for name, value in given if value)
 
 
-def ft_result(policy: Policy, job: Job, fixed: bool, cycles: int, seed: int) -> Result:
-    rates = Rates(
+def ft_result(policy: Policy, job: SimulatedJob, fixed: bool, cycles: int, seed: int) -> Result:
+    rates = HazardRates(
         mtbf_ms=18 * MINUTE, fixed_gaps=fixed, repair_ms=HOUR, correlated=0.0, causes=(KILLED,)
     )
     length_ms = cycles * 18 * MINUTE + fixed
     events = draw_events(job, rates, length_ms, seed)
-    return Run(policy, events, Settings(length_ms=length_ms, mtbf_ms=18 * MINUTE)).finish()
+    return SimulationRun(
+        policy, events, RunSettings(length_ms=length_ms, mtbf_ms=18 * MINUTE)
+    ).finish()
 
 
-def stalls_only(pace: Pace) -> Policy:
+def stalls_only(pace: StepTimes) -> Policy:
     """As the published formula counts: no checkpoint time, no lost work."""
     policy = checkpoint_restart(pace)
     policy.costs = msgspec.structs.replace(policy.costs, save_ms=0)
     return policy
 
 
-def parts_as_quoted(pace: Pace) -> Policy:
+def parts_as_quoted(pace: StepTimes) -> Policy:
     """The parts of a synchronous recovery add up to 800 s, not to the quoted 10 minutes."""
     policy = stalls_only(pace)
     policy.costs = msgspec.structs.replace(
@@ -128,7 +130,7 @@ def parts_as_quoted(pace: Pace) -> Policy:
 def check_ft(quick: bool) -> tuple[list[dict[str, Any]], list[Goal]]:
     job = make_job("llama-70b", 98_304, replicas=12)
     cycles = 1500 if quick else 4000
-    cases: tuple[tuple[str, Callable[[Pace], Policy], bool, float | None], ...] = (
+    cases: tuple[tuple[str, Callable[[StepTimes], Policy], bool, float | None], ...] = (
         ("everybody restarts, fixed gaps", stalls_only, True, 44.4),
         ("12 replicas, fixed gaps", ft_hsdp, True, 80.1),
         ("everybody restarts, exponential gaps", stalls_only, False, 57.5),
@@ -138,7 +140,7 @@ def check_ft(quick: bool) -> tuple[list[dict[str, Any]], list[Goal]]:
     )
     rows, goals = [], []
     for name, maker, fixed, published in cases:
-        policy = maker(Pace(job))
+        policy = maker(StepTimes(job))
         share = 100 * ft_result(policy, job, fixed, cycles, seed=1).goodput
         difference = share - published if published is not None else 0.0
         rows.append(
@@ -153,7 +155,7 @@ def check_ft(quick: bool) -> tuple[list[dict[str, Any]], list[Goal]]:
             goals.append(Goal(f"FT-HSDP, {name}", abs(difference), 2.0, "points"))
     print_table("FT-HSDP at 98,304 devices, a failure every 18 minutes", rows)
     for maker in (stalls_only, ft_hsdp):
-        policy = maker(Pace(job))
+        policy = maker(StepTimes(job))
         print(f"  {policy.card.name}: {policy.costs.source}")
         print(costs_line(policy.costs))
     print(
@@ -168,16 +170,18 @@ class TablePolicy(Policy):
 
     card = Card(name="Oobleck's table", rule="", source="sosp23-artifact", limits="")
 
-    def __init__(self, pace: Pace, table: Sequence[float], rebalance_ms: int) -> None:
+    def __init__(self, pace: StepTimes, table: Sequence[float], rebalance_ms: int) -> None:
         super().__init__(pace)
         self.table, self.rebalance_ms = tuple(table), rebalance_ms
-        self.costs = Costs(exit_ms=0, hang_ms=0, source="rebalance 2 / 2 / 6 s, half a step lost")
+        self.costs = PolicyConstants(
+            exit_ms=0, hang_ms=0, source="rebalance 2 / 2 / 6 s, half a step lost"
+        )
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         lost = len(facts.situation.pipelines)
         rate = self.table[lost] / self.table[0]
         half_step = round(self.pace.healthy_ms / rate / 2)
-        return Decision(
+        return PolicyDecision(
             strategy="reconfigure",
             reason=f"{self.job.pipelines - lost} nodes left",
             rate=rate,
@@ -198,14 +202,14 @@ def trace_text(name: str) -> str:
 def table_throughput(model: str, name: str) -> float:
     batch, rebalance, text = OOBLECK_TABLE[model]
     table = [float(value) for value in text.split()]
-    job = Job(
+    job = SimulatedJob(
         num_layers=1, num_heads=1, replicas=30, stages=1, tensor=1, micro_batches=1,
         layer_ms=1e3 * batch / table[0], devices_per_node=1,
     )  # fmt: skip
     trace = parse_trace(trace_text(name), name)
-    policy = TablePolicy(Pace(job), table, round(1e3 * rebalance))
-    settings = Settings(length_ms=trace.end_ms)
-    return table[0] * Run(policy, trace.events(1), settings).finish().goodput
+    policy = TablePolicy(StepTimes(job), table, round(1e3 * rebalance))
+    settings = RunSettings(length_ms=trace.end_ms)
+    return table[0] * SimulationRun(policy, trace.events(1), settings).finish().goodput
 
 
 def check_oobleck() -> tuple[list[dict[str, Any]], list[Goal]]:
@@ -253,13 +257,13 @@ def parcae_ms(point: tuple[int, int], layer: float, stage: float, sync: float) -
     """
     dp, pp = point
     counts = [(i + 1) * 48 // pp - i * 48 // pp for i in range(pp)]
-    job = Job(
+    job = SimulatedJob(
         num_layers=48, num_heads=1, replicas=dp, stages=pp, tensor=1,
         micro_batches=-(-128 // dp), layer_ms=layer,
     )  # fmt: skip
     times = tuple(count * layer + stage for count in counts)
     ring = 2 * (dp - 1) / dp * max(counts) / 48 * sync
-    return Pace(job).chain_ms(times, job.micro_batches) + ring
+    return StepTimes(job).chain_ms(times, job.micro_batches) + ring
 
 
 def fit_parcae(points: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
@@ -299,21 +303,23 @@ def check_parcae() -> tuple[list[dict[str, Any]], list[Goal]]:
     return rows, [Goal("Parcae, largest difference", worst, 10.0, "%")]
 
 
-def plain_recycle(pace: Pace) -> Policy:
+def plain_recycle(pace: StepTimes) -> Policy:
     base = recycle(pace)
     option = Option("re-route", partial(reroute, decoupled=False), False)
     return Adaptive(pace, base.card, base.costs, [option])
 
 
-def resihp_share(maker: Callable[[Pace], Policy], model: str, gap_ms: int, seeds: range) -> float:
+def resihp_share(
+    maker: Callable[[StepTimes], Policy], model: str, gap_ms: int, seeds: range
+) -> float:
     """Throughput relative to fault-free, over the time in which training was possible."""
     devices, hours, _, _ = RESIHP[model]
     job = make_job(model, devices, replicas=2, spare_nodes=0, micro_batches=RESIHP_MICRO_BATCHES)
     shares = []
     for seed in seeds:
         events = kill_events(job, gap_ms, hours * HOUR // gap_ms, seed)
-        settings = Settings(length_ms=hours * HOUR, mtbf_ms=gap_ms)
-        budget = Run(maker(Pace(job)), events, settings).finish().budget
+        settings = RunSettings(length_ms=hours * HOUR, mtbf_ms=gap_ms)
+        budget = SimulationRun(maker(StepTimes(job)), events, settings).finish().budget
         waited = budget.lost_ms.get("waiting for devices", 0.0)
         shares.append(budget.productive_ms / (budget.total_ms - waited))
     return mean(shares)

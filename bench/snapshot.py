@@ -53,12 +53,12 @@ from _snapshot import (
 from holdfast.engine.data import SyntheticTask
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import LlamaShape, llama_units
-from holdfast.plan.placement import CopyCosts, Placement
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
 from holdfast.snapshot.gaps import place_workers
+from holdfast.snapshot.placement import CopyCosts, Placement
 from holdfast.snapshot.share import plan_shares
 
 

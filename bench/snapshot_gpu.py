@@ -49,11 +49,10 @@ from _snapshot import (
     run_in,
 )
 from holdfast.engine.data import SyntheticTask
-from holdfast.engine.unit_module import Call, Place
+from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import LlamaShape, llama_units
-from holdfast.plan.placement import CopyCosts, Placement, place
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.timeline import evaluate
@@ -61,7 +60,8 @@ from holdfast.plan.units import Box
 from holdfast.snapshot.arena import Arena
 from holdfast.snapshot.copier import DEVICE_CHUNK_BYTES, Copier, CopyReport
 from holdfast.snapshot.gaps import PlacedCopies, place_workers
-from holdfast.snapshot.layout import OTHER, Entry, Layout
+from holdfast.snapshot.layout import OTHER, ArenaLayout, LayoutEntry
+from holdfast.snapshot.placement import CopyCosts, Placement, place
 from holdfast.snapshot.share import plan_shares
 
 SHAPE = LlamaShape(dim=2048, num_layers=24, num_heads=16, num_kv_heads=8, hidden=5632, vocab=32000)
@@ -90,7 +90,7 @@ class Mixed:
 
     def __init__(self, shape: LlamaShape, device: torch.device) -> None:
         model = QuickModel(shape)
-        place_here = Place(0, 1, torch.bfloat16, device)
+        place_here = UnitPlacement(0, 1, torch.bfloat16, device)
         numbers = range(shape.num_layers + 2)
         self.units = nn.ModuleList([model.build_unit(n, place_here) for n in numbers])
         self.weights = list(self.units.parameters())
@@ -132,13 +132,15 @@ class Mixed:
         return found
 
 
-def layout_of(sources: dict[str, Tensor]) -> Layout:
+def layout_of(sources: dict[str, Tensor]) -> ArenaLayout:
     entries = []
     for key, tensor in sources.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         box = tuple((0, length) for length in tensor.shape)
-        entries.append(Entry(key, key, OTHER, box, dtype, tensor.numel() * tensor.element_size()))
-    return Layout(tuple(entries))
+        entries.append(
+            LayoutEntry(key, key, OTHER, box, dtype, tensor.numel() * tensor.element_size())
+        )
+    return ArenaLayout(tuple(entries))
 
 
 def seconds_on_device(work: Callable[[], object]) -> float:

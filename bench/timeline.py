@@ -24,12 +24,12 @@ from pathlib import Path
 
 from _common import Goal, finish, interleave, parse_args, print_table
 from holdfast.plan.build import regular_plan
-from holdfast.plan.lanes import Op, Order, layout_of
-from holdfast.plan.orders import compute_orders
+from holdfast.plan.lanes import ComputeOp, LaneOrder, layout_of
 from holdfast.plan.plan import Hop, Plan, Route
 from holdfast.plan.profile import Profile, UnitCost, resolve
 from holdfast.plan.timeline import Program, Timeline, compile_program, evaluate, run
 from holdfast.plan.units import Unit
+from holdfast.schedule.orders import compute_orders
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data/bytedance-straggler-osdi25"
 KINDS = {"forward-compute": "F", "backward-compute": "B"}
@@ -62,8 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class Step:
     """One recorded step: durations and orders in our numbers, and when what was measured."""
 
-    durations: dict[Op, float]
-    orders: list[Order]
+    durations: dict[ComputeOp, float]
+    orders: list[LaneOrder]
     start: list[float]
     """Per lane, of its first computation; `end` likewise of its last."""
     end: list[float]
@@ -119,7 +119,7 @@ def read_steps(path: Path) -> list[Step]:
         sys.exit(f"bench: {path} is missing; name its folder with --data, or --skip-replay")
     names = ["step", "dp_rank", "stage", "optype", "mb_id", "start_ts", "duration"]
     table = parquet.read_table(path, columns=names)
-    rows: dict[int, list[tuple[float, float, Op]]] = {}
+    rows: dict[int, list[tuple[float, float, ComputeOp]]] = {}
     for row in zip(*(table[name].to_pylist() for name in names), strict=True):
         step, replica, stage, kind, number, start, duration = row
         if kind in KINDS:
@@ -128,7 +128,7 @@ def read_steps(path: Path) -> list[Step]:
     return [make_step(sorted(rows[step])) for step in sorted(rows)]
 
 
-def make_step(rows: list[tuple[float, float, Op]]) -> Step:
+def make_step(rows: list[tuple[float, float, ComputeOp]]) -> Step:
     lanes = range(REPLICAS * STAGES)
     per_lane = [[row for row in rows if row[2][1] == lane] for lane in lanes]
     return Step(
@@ -139,7 +139,7 @@ def make_step(rows: list[tuple[float, float, Op]]) -> Step:
     )
 
 
-def replay_step(program: Program, durations: Mapping[Op, float]) -> Timeline:
+def replay_step(program: Program, durations: Mapping[ComputeOp, float]) -> Timeline:
     costs = resolve(program.layout, Profile(source="recorded"))
     return run(program, [durations[op] for op in program.ops], costs)
 
@@ -201,7 +201,7 @@ def peers_of(lane: int) -> list[int]:
     return [other for other in range(REPLICAS * STAGES) if other % STAGES == lane % STAGES != other]
 
 
-def without(slow: Sequence[int], durations: Mapping[Op, float]) -> dict[Op, float]:
+def without(slow: Sequence[int], durations: Mapping[ComputeOp, float]) -> dict[ComputeOp, float]:
     """The same step if the slow workers had computed like the median of their peers."""
     healthy = dict(durations)
     for kind, stage, number in durations:

@@ -33,8 +33,8 @@ def template():
     """A warm template that runs of `holdfast run` may borrow; at the end nothing is left of it."""
     import psutil
 
-    from holdfast.job.store import bind, serve_store
-    from holdfast.job.template import Template
+    from holdfast.runtime.launch.fork_server import Template
+    from holdfast.runtime.launch.store import bind, serve_store
 
     # The first store of a process leaves a pipe behind, for signals; none of the later ones does.
     serve_store(bind("127.0.0.1", 0))

@@ -15,5 +15,5 @@ def plain_screen(monkeypatch):
 @pytest.fixture
 def lent_template(template, monkeypatch):
     """Jobs borrow a warm template instead of starting their own."""
-    for module in ("holdfast.job.launcher", "holdfast.cli.demo_training"):
+    for module in ("holdfast.runtime.launch.launcher", "holdfast.cli.demo_training"):
         monkeypatch.setattr(f"{module}.Template", lambda: nullcontext(template))

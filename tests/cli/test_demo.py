@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.cli.demo_training import FAULTS, demo_config
 from holdfast.cli.main import main
-from holdfast.job.prepare import prepare_job
+from holdfast.runtime.launch.prepare import prepare_job
 
 
 def test_the_story(capsys):

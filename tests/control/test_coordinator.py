@@ -5,7 +5,7 @@ import pytest
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import Finish, Record, Send
 from holdfast.control.facts import PlanWanted, StopWanted, Tick, WorkerExited
-from holdfast.control.history import Fenced, NumberTaken, Ordered, TermBegun
+from holdfast.control.journal_entries import Fenced, NumberTaken, Ordered, TermBegun
 from support.control_jobs import Job, small_plan
 
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from holdfast.control.effects import Leave, Message, Stop, Void
+from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
 from holdfast.control.order import Freeze, FullPlan, Order
 
 
@@ -16,4 +16,4 @@ from holdfast.control.order import Freeze, FullPlan, Order
     ],
 )
 def test_a_message_is_known_again_by_its_tag(message):
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message) == message
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=WorkerMessage) == message

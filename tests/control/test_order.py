@@ -10,8 +10,8 @@ from holdfast.control.order import (
     Share,
     read_plan,
 )
-from holdfast.plan.survive import without_workers
 from holdfast.plan.text import format_plan
+from holdfast.plan.without_workers import without_workers
 from support.control_jobs import small_plan
 
 PLANS = [FullPlan("text"), SamePlan(3), PlanWithout(3, ("n0.g0",))]

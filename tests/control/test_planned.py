@@ -1,7 +1,7 @@
 """Planned changes as the coordinator follows them."""
 
 from holdfast.control.facts import NodeDead, PlanWanted, WorkerExited
-from holdfast.control.history import Dropped, EnteredByAll, Ordered, Voided, Wanted
+from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
 from holdfast.control.order import Order
 from holdfast.plan.text import parse_plan
 from support.control_jobs import Job, outcome, small_plan

@@ -2,7 +2,7 @@
 
 from holdfast.control.effects import Fail
 from holdfast.control.facts import NodeLost, SnapshotKept, WorkerExited, WorkerHung
-from holdfast.control.history import NumberTaken, Ordered
+from holdfast.control.journal_entries import NumberTaken, Ordered
 from holdfast.control.order import Freeze
 from holdfast.control.state import Kept
 from support.control_jobs import Job, small_plan

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.control.report import LOSS_ADDEND, Addend, Member, Outcome, Report, Slot
+from holdfast.control.report import LOSS_ADDEND, Addend, Member, Outcome, Slot, WorkerReport
 from holdfast.control.resolve import Mode, Resolution, StateLost, resolve, slot_adders
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.build import regular_plan
+from holdfast.plan.exchanges import plan_exchanges
 from holdfast.plan.plan import Plan
-from holdfast.plan.reduce import plan_exchanges
-from holdfast.plan.survive import without_workers
+from holdfast.plan.without_workers import without_workers
 from support.random_plans import make_units, plans
 
 STEP = 7
@@ -101,9 +101,9 @@ class OneStep:
         seats = self.plan.seats[worker]
         return next(at for stage, at in seats if stage.first <= unit < stage.stop)
 
-    def report(self, worker: str) -> Report:
+    def report(self, worker: str) -> WorkerReport:
         done = worker in self.applied
-        return Report(
+        return WorkerReport(
             member=Member(worker, 0),
             round=2,
             epoch=1,
@@ -128,7 +128,7 @@ def play(world: OneStep, share: float, seed: int) -> None:
 
 
 @st.composite
-def broken_steps(draw: st.DrawFn) -> tuple[OneStep, list[Report], Plan | None]:
+def broken_steps(draw: st.DrawFn) -> tuple[OneStep, list[WorkerReport], Plan | None]:
     """The world, what survivors report, and the plan that is left, if any."""
     world = OneStep(draw(plans))
     share = draw(st.one_of(st.floats(0, 1), st.floats(0.8, 1)))
@@ -144,7 +144,7 @@ def broken_steps(draw: st.DrawFn) -> tuple[OneStep, list[Report], Plan | None]:
 @settings(max_examples=200)
 @given(broken_steps(), st.sampled_from(["exact", "fast"]))
 def test_every_part_gets_every_micro_batch_exactly_once(
-    case: tuple[OneStep, list[Report], Plan | None], mode: Mode
+    case: tuple[OneStep, list[WorkerReport], Plan | None], mode: Mode
 ) -> None:
     world, reports, plan = case
     if plan is None or not plan.stages or not reports:
@@ -161,7 +161,7 @@ def test_every_part_gets_every_micro_batch_exactly_once(
 
 
 def check_roll_forward(
-    world: OneStep, plan: Plan, reports: list[Report], found: Resolution
+    world: OneStep, plan: Plan, reports: list[WorkerReport], found: Resolution
 ) -> None:
     """Somebody applied: everybody with a role ends at that version, and the next step is open."""
     names = [r.member.name for r in reports if r.member.name in plan.seats]

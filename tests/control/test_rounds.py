@@ -1,10 +1,10 @@
 """From the reports of a round to an order, or to the news that state is lost."""
 
-from holdfast.control.history import EnteredByAll, Ordered
+from holdfast.control.journal_entries import EnteredByAll, Ordered
+from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order, PlanWithout
-from holdfast.control.past import Past
-from holdfast.control.report import LOSS_ADDEND, Member, Report
-from holdfast.control.rounds import Decision, Lost, Round, decide
+from holdfast.control.report import LOSS_ADDEND, Member, WorkerReport
+from holdfast.control.rounds import NeedsRestore, Round, RoundDecision, decide
 from holdfast.control.rules import Rules
 from holdfast.plan.text import format_plan
 from support.control_jobs import outcome, small_plan
@@ -13,8 +13,8 @@ PLAN = small_plan(3)
 NAMES = PLAN.workers
 
 
-def past_of(*entries, **rules) -> Past:
-    past = Past(PLAN, Rules(**rules))
+def past_of(*entries, **rules) -> JournalState:
+    past = JournalState(PLAN, Rules(**rules))
     past.read(entries)
     return past
 
@@ -24,12 +24,12 @@ def order(number: int, kind: str = "start", names=NAMES, **fields) -> Order:
     return Order(number=number, kind=kind, incarnations=dict.fromkeys(names, 1), **fields)
 
 
-def report(name: str, **fields) -> Report:
+def report(name: str, **fields) -> WorkerReport:
     fields = {"round": 9, "epoch": 1, "lineage": 1, "version": 3, "base": 1, **fields}
-    return Report(member=Member(name, 1), **fields)
+    return WorkerReport(member=Member(name, 1), **fields)
 
 
-def decided(past: Past, *reports: Report, mode: str = "exact"):
+def decided(past: JournalState, *reports: WorkerReport, mode: str = "exact"):
     return decide(past, {r.member: r for r in reports}, 9, mode)
 
 
@@ -37,7 +37,7 @@ def test_the_survivors_complete_the_step():
     past = past_of(Ordered(order(1)))
     sums = {(0, 0, 0): (1,), LOSS_ADDEND: (1,)}
     made = decided(past, report("n1.g0", sums=sums), report("n2.g0"))
-    assert isinstance(made, Decision)
+    assert isinstance(made, RoundDecision)
     assert (made.order.number, made.order.kind, made.step) == (9, "recover", 3)
     assert made.order.plan == PlanWithout(1, ("n0.g0",))
     assert made.order.incarnations == {"n1.g0": 1, "n2.g0": 1}
@@ -47,7 +47,7 @@ def test_the_survivors_complete_the_step():
 
 
 def test_nobody_left_is_a_loss():
-    assert isinstance(decided(past_of(Ordered(order(1)))), Lost)
+    assert isinstance(decided(past_of(Ordered(order(1)))), NeedsRestore)
 
 
 def test_a_change_entered_by_all_who_live_is_the_base():
@@ -99,7 +99,7 @@ def test_the_last_copy_may_be_with_those_who_leave():
 def test_a_rollback_that_somebody_missed_is_ordered_again():
     past = past_of(Ordered(order(1)), Ordered(order(4, "restore", lineage=4), 1))
     made = decided(past, report("n0.g0", epoch=4, lineage=4, version=1), report("n1.g0"))
-    assert isinstance(made, Lost)
+    assert isinstance(made, NeedsRestore)
     assert "n1.g0#1 never entered restore 4" in made.reason
 
 

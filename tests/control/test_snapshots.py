@@ -1,6 +1,6 @@
-from holdfast.control.history import Ordered
+from holdfast.control.journal_entries import Ordered
+from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order, PlanWithout
-from holdfast.control.past import Past
 from holdfast.control.rules import Rules
 from holdfast.control.snapshots import Snapshot, newest_whole
 from holdfast.control.state import Kept
@@ -10,9 +10,9 @@ from support.control_jobs import small_plan
 PLAN = small_plan(2, 2)
 
 
-def past_of(**rules) -> Past:
+def past_of(**rules) -> JournalState:
     """Steps from 3 on count in epoch 2."""
-    past = Past(PLAN, Rules(**rules))
+    past = JournalState(PLAN, Rules(**rules))
     incarnations = dict.fromkeys(PLAN.workers, 1)
     first = Order(
         number=1, kind="start", plan=FullPlan(format_plan(PLAN)), incarnations=incarnations

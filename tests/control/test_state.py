@@ -1,12 +1,12 @@
 import msgspec
 
-from holdfast.control.report import Member, Report
+from holdfast.control.report import Member, WorkerReport
 from holdfast.control.state import Kept, WorkerState
 
 
 def test_a_state_travels_with_its_report():
     member = Member("n0.g0", 2)
-    report = Report(
+    report = WorkerReport(
         member=member,
         round=7,
         epoch=3,

@@ -1,5 +1,5 @@
 from holdfast.control.facts import NodeDead, NodeLost, WorkerExited, WorkerHung
-from holdfast.control.history import Fenced
+from holdfast.control.journal_entries import Fenced
 from holdfast.control.verdicts import Blame
 from support.control_jobs import Job, small_plan
 

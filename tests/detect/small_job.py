@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from holdfast.detect.facts import PathReport, StepObservation, WorkerReport, Workload
+from holdfast.detect.facts import PathReport, StepObservation, WorkerTimes, Workload
 from holdfast.plan import timeline
 from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import transfers
 from holdfast.plan.lanes import layout_of
-from holdfast.plan.orders import compute_orders
 from holdfast.plan.profile import Link, Profile, UnitCost, resolve
 from holdfast.plan.timeline import compile_program
 from holdfast.plan.units import Unit
+from holdfast.schedule.orders import compute_orders
 
 REPLICAS, STAGES, PER_REPLICA = 4, 2, 4
 LINK = Link(latency=0.05)
@@ -73,7 +73,7 @@ class Job:
             mine = self.plan.micro_batches_by_stage[stage.name]
             for worker in stage.workers:
                 factor = self.slow.get(worker, 1.0) * self.everybody
-                reports.append(WorkerReport(worker, self._times(works, mine, factor)))
+                reports.append(WorkerTimes(worker, self._times(works, mine, factor)))
         self.step += 1
         longest = max(sum(report.times.values()) for report in reports)
         return StepObservation(

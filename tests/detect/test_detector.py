@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detect.small_job import PROFILE, Job, TrueSteps, random_workloads, run, small_plan
 from holdfast.detect.detector import Detector
-from holdfast.detect.facts import StepObservation, WorkerReport
+from holdfast.detect.facts import StepObservation, WorkerTimes
 from holdfast.detect.probe import ProbeResult
 from holdfast.detect.verdict import CLEARED, COMMON, RECOVERED, SLOW, SUSPECT
 from holdfast.errors import HoldfastError
@@ -121,7 +121,7 @@ def test_without_reports_the_warm_up_does_not_end():
 
 def test_foreign_reports_are_refused():
     detector, job = warm()
-    stranger = WorkerReport("n9.g9", {"F": 1.0})
+    stranger = WorkerTimes("n9.g9", {"F": 1.0})
     with pytest.raises(HoldfastError, match=r"n9\.g9, which is not among the 8 workers"):
         detector.observe(StepObservation(1, 1.0, (), (stranger,)))
     with pytest.raises(HoldfastError, match="workloads of 3 micro-batches, the plan 16"):

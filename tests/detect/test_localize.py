@@ -3,7 +3,7 @@ import pytest
 
 from detect.small_job import PROFILE, small_plan
 from holdfast.detect.localize import FACTORS, Moment, find_suspects
-from holdfast.detect.pace import Links
+from holdfast.detect.pace import PairTimes
 from holdfast.detect.predict import Predictor
 
 PREDICTOR = Predictor(small_plan(), PROFILE)
@@ -22,7 +22,7 @@ def moments(lane=None, link=None, count=8, with_ends=False):
         slowed = np.ones(SHAPE.ops.shape)
         if link is not None:
             slowed[:, link] = FACTORS[-3]
-        links = Links(SHAPE.links.occupancy * slowed, SHAPE.links.latency * slowed)
+        links = PairTimes(SHAPE.links.occupancy * slowed, SHAPE.links.latency * slowed)
         ends = np.zeros(len(PREDICTOR.layout.lanes))
         ends[SHAPE.lanes] = SHAPE.ends(real, links)[SHAPE.last]
         total = float(ends.max()) + PREDICTOR.tail

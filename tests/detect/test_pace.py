@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from holdfast.detect.pace import compile_shapes
 from holdfast.errors import HoldfastError
 from holdfast.plan.lanes import layout_of
-from holdfast.plan.orders import compute_orders
 from holdfast.plan.profile import resolve
 from holdfast.plan.timeline import compile_program, run
+from holdfast.schedule.orders import compute_orders
 from support.small_plans import even_chain, profiles_for, shared_plans
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.control.order import FullPlan, Joiner, Order
 from holdfast.engine.background import Background
-from holdfast.engine.change import PATIENCE_S, Change
+from holdfast.engine.change import PATIENCE_S, PendingChange
 from holdfast.engine.groups import GroupBroken
 from holdfast.plan.build import regular_plan
 from holdfast.plan.transition import plan_transition
@@ -44,7 +44,7 @@ def failed():
 
 
 def make(building=None, meeting=None, links=None, **order):
-    return Change(
+    return PendingChange(
         Order(number=2, kind="change", plan=FullPlan(""), incarnations={}, **order),
         PLAN,
         TRANSITION,

@@ -5,8 +5,8 @@ import torch
 
 from holdfast.engine.exchange import AHEAD, Messages
 from holdfast.errors import InternalError
+from holdfast.plan.action_lists import lower
 from holdfast.plan.build import regular_plan
-from holdfast.plan.lower import lower
 from holdfast.plan.plan import Plan
 from support.engine_parts import CPU, FakeLinks
 from support.engine_plans import make_plan, make_stage

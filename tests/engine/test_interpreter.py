@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from holdfast.control.member import MemberLedger
 from holdfast.control.report import Member
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.completion import Slots
 from holdfast.engine.exchange import Messages
 from holdfast.engine.interpreter import Interpreter
@@ -15,9 +15,9 @@ from holdfast.engine.mesh import Mesh
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.reduction import Reduction
 from holdfast.errors import InternalError
+from holdfast.plan.action_lists import lower
 from holdfast.plan.actions import parse_line
 from holdfast.plan.build import regular_plan
-from holdfast.plan.lower import lower
 from support.engine_parts import CPU, FakeLinks, make_computation, make_state
 from support.training import SMALL, TIED, Task, reference_run
 
@@ -53,7 +53,7 @@ class Machine:
         if line is not None:
             actions = parse_line(line, plan.seats[worker][0][0].name)
         order = [action.number for action in actions if action.kind == "REDUCE"]
-        self.ledger = MemberLedger(Member(worker, 1))
+        self.ledger = WorkerLedger(Member(worker, 1))
         slots = Slots(self.state, plan, [worker])
         self.reduction = Reduction(
             self.state, Mesh(plan, 0, {}, 0), order, slots, reduced=self.ledger.reduced

@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from holdfast.engine.link import Link
+from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.scripted import ScriptedLink
-from holdfast.job.worker_link import WorkerLink
+from holdfast.runtime.worker.agent_link import WorkerLink
 from support.threaded_job import ThreadLink
 
 ASKED = ["on_freeze", "wait", "tell", "finished", "step_done", "plan_changed", "recovered"]
@@ -15,5 +15,5 @@ ASKED = ["on_freeze", "wait", "tell", "finished", "step_done", "plan_changed", "
 @pytest.mark.parametrize("kind", [ScriptedLink, WorkerLink, ThreadLink])
 @pytest.mark.parametrize("name", ASKED)
 def test_a_link_takes_what_it_is_given(kind, name):
-    asked = list(inspect.signature(getattr(Link, name)).parameters)
+    asked = list(inspect.signature(getattr(CoordinatorLink, name)).parameters)
     assert list(inspect.signature(getattr(kind, name)).parameters) == asked

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.engine.loading import CannotRestore, load_checkpoint, load_snapshot
-from holdfast.job.persisting import JobWriter
 from holdfast.plan.build import regular_plan
+from holdfast.runtime.agent.persisting import JobWriter
 from holdfast.snapshot.layout import Version
 from support.kept_state import JOB, Crew, check, make_slices
 from support.random_plans import make_units

@@ -8,7 +8,7 @@ from holdfast.engine.groups import GroupBroken
 from holdfast.engine.reduction import NUM_STAGING, Reduction
 from holdfast.errors import InternalError
 from holdfast.plan.build import regular_plan
-from holdfast.plan.reduce import plan_exchanges
+from holdfast.plan.exchanges import plan_exchanges
 from support.engine_parts import fake_mesh, gradients, make_state
 from support.engine_plans import make_plan, make_stage
 from support.training import TIED, Task

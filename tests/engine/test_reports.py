@@ -9,8 +9,8 @@ WITHOUT_TORCH = (
     "engine.reports",
     "engine.optimizer_config",
     "engine.group_keys",
-    "job.config",
-    "job.wire",
+    "runtime.config.job_file",
+    "runtime.wire.frames",
 )
 
 

@@ -4,11 +4,11 @@ from itertools import count
 
 import pytest
 
-from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.plan.build import regular_plan
-from holdfast.plan.placement import AGREE
 from holdfast.snapshot.arena import Arena, Version
+from holdfast.snapshot.arena_plan import SnapshotOptions
 from holdfast.snapshot.movers import HostMover
+from holdfast.snapshot.placement import AGREE
 from support.kept_state import Crew
 from support.random_plans import make_units
 from support.snapshots import random_state

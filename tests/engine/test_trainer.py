@@ -15,7 +15,7 @@ from holdfast.engine.scripted import scripted_trainer
 from holdfast.errors import HoldfastError
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
-from holdfast.plan.reduce import plan_exchanges
+from holdfast.plan.exchanges import plan_exchanges
 from support.cluster import Died
 from support.engine_plans import make_plan, make_stage, named
 from support.training import (

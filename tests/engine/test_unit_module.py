@@ -11,8 +11,8 @@ from torch import nn
 from holdfast.engine.tensor_parallel import LocalGroup
 from holdfast.engine.unit_module import (
     Call,
-    Place,
     UnitModule,
+    UnitPlacement,
     gradient_kind,
     local_box,
     run_units,
@@ -33,7 +33,7 @@ class Scale(UnitModule):
 
 
 def test_parameters_are_the_boxes_under_their_global_names():
-    module = UnitModule(UNIT, Place(1, 3, torch.float64))
+    module = UnitModule(UNIT, UnitPlacement(1, 3, torch.float64))
     assert module.boxes == {
         "pair.rows": ((2, 5), (0, 3)),
         "pair.following": ((1, 3), (0, 3)),
@@ -49,7 +49,7 @@ def test_parameters_are_the_boxes_under_their_global_names():
 
 
 def test_a_unit_can_be_built_without_memory():
-    module = UnitModule(UNIT, Place(device="meta"))
+    module = UnitModule(UNIT, UnitPlacement(device="meta"))
     assert all(p.is_meta for p in module.parameters())
 
 
@@ -90,7 +90,7 @@ def test_shares_cover_what_is_split():
 
 
 def test_adopting_a_parameter():
-    first, second = UnitModule(UNIT, Place()), UnitModule(UNIT, Place())
+    first, second = UnitModule(UNIT, UnitPlacement()), UnitModule(UNIT, UnitPlacement())
     second.adopt("pair.rows", first.tensors["pair.rows"])
     assert second.rows is first.rows
     assert second.tensors["pair.rows"] is first.rows
@@ -102,14 +102,14 @@ def test_adopting_a_parameter():
 
 def test_a_rank_outside_the_group_is_a_bug():
     with pytest.raises(InternalError, match="rank 2 is not in a tensor group of 2"):
-        UnitModule(UNIT, Place(2, 2))
+        UnitModule(UNIT, UnitPlacement(2, 2))
 
 
 def test_units_run_one_after_the_other_and_check_their_group():
-    units = [Scale(UNIT, Place()), Scale(UNIT, Place())]
+    units = [Scale(UNIT, UnitPlacement()), Scale(UNIT, UnitPlacement())]
     for unit in units:
         nn.init.constant_(unit.scale, 3.0)
     assert torch.equal(run_units(units, torch.ones(3), Call()), torch.full((3,), 9.0))
-    other = Scale(UNIT, Place(1, 2))
+    other = Scale(UNIT, UnitPlacement(1, 2))
     with pytest.raises(InternalError, match="built for rank 1 of 2, the group says rank 0 of 1"):
         other(torch.ones(3), Call(LocalGroup()))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.engine.random import Numbers
-from holdfast.engine.unit_module import Call, Place, UnitModule, run_units
+from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement, run_units
 from holdfast.models.llama import PLAIN, build_unit
-from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 
 SMALL = LlamaShape(
     dim=64, num_layers=2, num_heads=8, num_kv_heads=4, hidden=96, vocab=80, vocab_parts=20
@@ -35,7 +35,7 @@ def build(shape, place, options=PLAIN, seed=SEED) -> list[UnitModule]:
 
 
 def run_member(group, shape, batch, options=PLAIN, dtype=torch.float64) -> Result:
-    units = build(shape, Place(group.rank, group.size, dtype), options)
+    units = build(shape, UnitPlacement(group.rank, group.size, dtype), options)
     return run_built(units, group, batch)
 
 

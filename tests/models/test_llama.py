@@ -10,7 +10,7 @@ from engine.gloo_group import run_processes
 from engine.thread_group import run_threads
 from holdfast.engine.random import LEVELS, fields, kept_levels
 from holdfast.engine.tensor_parallel import LocalGroup
-from holdfast.engine.unit_module import Call, Place
+from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.models.llama import (
     LlamaOptions,
@@ -23,7 +23,7 @@ from holdfast.models.llama import (
     rope_tables,
     rotate,
 )
-from holdfast.plan.catalog import LLAMA, LlamaShape, llama_units
+from holdfast.plan.model_catalog import LLAMA, LlamaShape, llama_units
 from models.split_runs import (
     NUMBERS,
     SEED,
@@ -188,7 +188,7 @@ def test_bfloat16_runs_with_the_loss_in_float32(tensor):
 
 def test_a_block_sends_two_messages_each_way():
     def work(group):
-        block = build_unit(SMALL, "block.0", Place(group.rank, group.size), seed=SEED)
+        block = build_unit(SMALL, "block.0", UnitPlacement(group.rank, group.size), seed=SEED)
         x = torch.ones(1, 4, SMALL.dim, requires_grad=True)
         y = block(x, Call(group))
         forward = group.num_calls
@@ -202,7 +202,7 @@ def test_a_block_sends_two_messages_each_way():
 def test_initial_values_are_slices_of_the_whole(tensor):
     whole = initial_state(TINY, SEED)
     for rank in range(tensor):
-        for unit in build(TINY, Place(rank, tensor)):
+        for unit in build(TINY, UnitPlacement(rank, tensor)):
             for name, parameter in unit.tensors.items():
                 at = tuple(slice(low, high) for low, high in unit.boxes[name])
                 assert torch.equal(parameter, whole[name][at]), f"{name} of rank {rank}"
@@ -234,7 +234,7 @@ def test_initial_values_in_double_round_to_the_single_ones():
 def test_tied_units_may_share_one_parameter():
     batch = a_batch(TIED)
     apart = joined(TIED, [run_member(LocalGroup(), TIED, batch)])
-    units = build(TIED, Place(dtype=torch.float64))
+    units = build(TIED, UnitPlacement(dtype=torch.float64))
     units[-1].adopt("embed.weight", units[0].tensors["embed.weight"])
     shared = run_built(units, LocalGroup(), batch)
     assert relative_error(shared.gradients["embed.weight"][0][2], apart["embed.weight"]) < 1e-12
@@ -242,7 +242,7 @@ def test_tied_units_may_share_one_parameter():
 
 def test_gradient_kinds_at_degree_three():
     kinds = [
-        build_unit(SMALL, "block.0", Place(rank, 3)).gradient_kind["block.0.wk"]
+        build_unit(SMALL, "block.0", UnitPlacement(rank, 3)).gradient_kind["block.0.wk"]
         for rank in range(3)
     ]
     # Heads 0-1, 2-4, 5-7; key-value head 2 serves heads 4 and 5.
@@ -250,8 +250,10 @@ def test_gradient_kinds_at_degree_three():
 
 
 def test_evaluation_has_no_dropout_and_training_needs_numbers():
-    block = build_unit(SMALL, "block.0", Place(), options=LlamaOptions(dropout=0.5), seed=SEED)
-    plain = build_unit(SMALL, "block.0", Place(), seed=SEED)
+    block = build_unit(
+        SMALL, "block.0", UnitPlacement(), options=LlamaOptions(dropout=0.5), seed=SEED
+    )
+    plain = build_unit(SMALL, "block.0", UnitPlacement(), seed=SEED)
     x = torch.randn(1, 4, SMALL.dim, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InternalError, match=r"block\.0.*no numbers"):
         block(x, Call())
@@ -313,7 +315,7 @@ def test_a_gpu_computes_the_same():
     batch = a_batch(TINY)
     options = LlamaOptions(dropout=0.1)
     expected = run_member(LocalGroup(), TINY, batch, options)
-    units = build(TINY, Place(dtype=torch.float64, device="cuda"), options)
+    units = build(TINY, UnitPlacement(dtype=torch.float64, device="cuda"), options)
     result = run_built(units, LocalGroup(), tuple(tensor.cuda() for tensor in batch))
     assert relative_error(result.loss.cpu(), expected.loss) < 1e-12
     for name, holders in result.gradients.items():
@@ -323,13 +325,25 @@ def test_a_gpu_computes_the_same():
 @pytest.mark.parametrize(
     ("shape", "name", "place", "options", "message"),
     [
-        (SMALL, "block.2", Place(), LlamaOptions(), r"no unit 'block\.2'; .* block\.1, head"),
-        (SMALL, "block.0", Place(1, 9), LlamaOptions(), r"8 parts, too few for 9"),
-        (SMALL, "block.0", Place(), LlamaOptions(dropout=1.0), r"dropout 1\.0 .* range 0 <="),
+        (
+            SMALL,
+            "block.2",
+            UnitPlacement(),
+            LlamaOptions(),
+            r"no unit 'block\.2'; .* block\.1, head",
+        ),
+        (SMALL, "block.0", UnitPlacement(1, 9), LlamaOptions(), r"8 parts, too few for 9"),
+        (
+            SMALL,
+            "block.0",
+            UnitPlacement(),
+            LlamaOptions(dropout=1.0),
+            r"dropout 1\.0 .* range 0 <=",
+        ),
         (
             msgspec.structs.replace(SMALL, dim=24),
             "block.0",
-            Place(),
+            UnitPlacement(),
             LlamaOptions(),
             r"head is 3; .* even",
         ),
@@ -341,12 +355,12 @@ def test_bad_input_is_refused(shape, name, place, options, message):
 
 
 def test_the_head_wants_targets():
-    head = build_unit(SMALL, "head", Place(), seed=SEED)
+    head = build_unit(SMALL, "head", UnitPlacement(), seed=SEED)
     with pytest.raises(InternalError, match="no targets"):
         head(torch.zeros(1, 2, SMALL.dim), Call())
 
 
 def test_a_group_of_another_size_is_refused():
-    block = build_unit(SMALL, "block.0", Place(1, 2), seed=SEED)
+    block = build_unit(SMALL, "block.0", UnitPlacement(1, 2), seed=SEED)
     with pytest.raises(InternalError, match="rank 1 of 2, the group says rank 0 of 1"):
         block(torch.zeros(1, 2, SMALL.dim), Call())

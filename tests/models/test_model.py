@@ -2,10 +2,10 @@
 
 import torch
 
-from holdfast.engine.unit_module import Place
+from holdfast.engine.unit_module import UnitPlacement
 from holdfast.models.llama import build_unit, initial_state
 from holdfast.models.model import LlamaModel
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.model_catalog import llama_shape, llama_units
 
 SHAPE = llama_shape("llama-tiny")
 
@@ -14,15 +14,15 @@ def test_units_are_those_of_the_plan():
     model = LlamaModel(SHAPE)
     assert model.width == SHAPE.dim
     for number, unit in enumerate(llama_units(SHAPE)):
-        built = model.build_unit(number, Place(1, 2))
-        assert built.boxes == build_unit(SHAPE, unit.name, Place(1, 2)).boxes
+        built = model.build_unit(number, UnitPlacement(1, 2))
+        assert built.boxes == build_unit(SHAPE, unit.name, UnitPlacement(1, 2)).boxes
 
 
 def test_a_box_is_filled_with_that_part_of_the_whole():
     model = LlamaModel(SHAPE, seed=3)
     whole = initial_state(SHAPE, 3)
     for number in (0, 1, SHAPE.num_layers + 1):
-        built = model.build_unit(number, Place(1, 3))
+        built = model.build_unit(number, UnitPlacement(1, 3))
         for name, parameter in built.tensors.items():
             model.fill(parameter, name, built.boxes[name])
             index = tuple(slice(low, high) for low, high in built.boxes[name])

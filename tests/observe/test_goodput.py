@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.errors import InternalError
-from holdfast.observe.goodput import BUCKET_OF, BUCKETS, Ledger
+from holdfast.observe.goodput import BUCKET_OF, BUCKETS, GoodputAccount
 
 
 def test_every_cause_has_its_bucket():
@@ -11,7 +11,7 @@ def test_every_cause_has_its_bucket():
 
 
 def test_a_minute_at_eleven_twelfths():
-    ledger = Ledger()
+    ledger = GoodputAccount()
     assert ledger.train(60_000, {"missing devices": 1 / 12}) == pytest.approx(55_000)
     ledger.lose("detection", 30_000)
     ledger.lose("planning", 10_000)
@@ -24,7 +24,7 @@ def test_a_minute_at_eleven_twelfths():
 
 
 def test_lost_work_was_productive_before():
-    ledger = Ledger()
+    ledger = GoodputAccount()
     ledger.train(1_000, {})
     ledger.waste(400.0)
     budget = ledger.budget()
@@ -34,17 +34,17 @@ def test_lost_work_was_productive_before():
 
 
 def test_an_empty_budget_has_no_goodput():
-    budget = Ledger().budget()
+    budget = GoodputAccount().budget()
     assert (budget.goodput, budget.share("saving"), budget.buckets()) == (0.0, 0.0, {})
 
 
 def test_unknown_causes_are_refused():
     with pytest.raises(InternalError, match="'boredom' is not among"):
-        Ledger().lose("boredom", 5)
+        GoodputAccount().lose("boredom", 5)
 
 
 def test_time_that_does_not_add_up_is_noticed():
-    ledger = Ledger()
+    ledger = GoodputAccount()
     ledger.train(1_000, {"saving": 0.7, "redundancy": 0.7})
     with pytest.raises(InternalError, match="1000 ms went by"):
         ledger.budget()

@@ -1,6 +1,6 @@
 import msgspec
 
-from holdfast.observe.report import Report, format_report, make_report
+from holdfast.observe.report import RunReport, format_report, make_report
 from support.job_events import CHANGED, ENDED, STARTED, step
 
 
@@ -11,7 +11,7 @@ def test_the_summary():
     assert report.median_step_s == 2.0
     assert report.tokens_per_s == 5.0
     assert (report.longest_stall_s, report.bytes_moved) == (0.25, 2000)
-    assert msgspec.json.decode(format_report(report), type=Report) == report
+    assert msgspec.json.decode(format_report(report), type=RunReport) == report
 
 
 def test_a_run_without_a_step():

@@ -6,10 +6,10 @@ import msgspec
 
 from holdfast.observe.simulation_report import (
     CellView,
+    ChartLine,
     DecisionView,
-    Line,
     PolicyView,
-    Report,
+    SimulationReport,
     shade,
     simulation_html,
 )
@@ -26,14 +26,14 @@ VIEW = PolicyView(
     limits="none",
     constants="few",
 )
-REPORT = Report(
+REPORT = SimulationReport(
     title="model on 8 devices",
     facts=(("nodes", "1"),),
     hours=10.0,
     failures=(1.0, 7.2, 7.9),
     policies=(VIEW,),
-    by_scale=(Line("ours", ((8.0, 0.9), (16.0, 0.8))),),
-    by_gap=(Line("ours", ((8.0, 0.9), (16.0, 0.8))),),
+    by_scale=(ChartLine("ours", ((8.0, 0.9), (16.0, 0.8))),),
+    by_gap=(ChartLine("ours", ((8.0, 0.9), (16.0, 0.8))),),
     cells=(CellView("1 lost", "ours", "drop", 0.9, 180.0),),
     decisions=(DecisionView("0:00:01", "decided", "n0", "drop", 0.9, 2.0, "a < b"),),
 )

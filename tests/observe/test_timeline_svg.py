@@ -13,14 +13,14 @@ from holdfast.observe.timeline_svg import (
     timeline_svg,
     typeset,
 )
-from holdfast.observe.timeline_view import Bar, Notes, View, view_of
+from holdfast.observe.timeline_view import Bar, Notes, TimelineView, view_of
 from holdfast.plan.profile import Link
 from support.timelines import rerouted_plan, small_plan, small_timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def picture(view: View) -> ET.Element:
+def picture(view: TimelineView) -> ET.Element:
     return ET.fromstring(timeline_svg(view))
 
 

@@ -4,11 +4,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.observe.timeline_terminal import draw, num_columns
-from holdfast.observe.timeline_view import Notes, View, view_of
+from holdfast.observe.timeline_view import Notes, TimelineView, view_of
 from support.timelines import rerouted_plan, small_plan, small_timeline
 
 
-def drawn(view: View, width: int = 120, **options) -> str:
+def drawn(view: TimelineView, width: int = 120, **options) -> str:
     file = io.StringIO()
     draw(view, Console(file=file, width=width, highlight=False, _environ={}, **options))
     return file.getvalue()

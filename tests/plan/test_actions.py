@@ -15,7 +15,7 @@ from holdfast.plan.actions import (
 )
 from holdfast.plan.build import regular_plan
 from holdfast.plan.lanes import layout_of
-from holdfast.plan.orders import compute_orders
+from holdfast.schedule.orders import compute_orders
 from support.random_plans import make_units
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.copies import lost_slice, num_copies
-from holdfast.plan.survive import without_workers
+from holdfast.plan.without_workers import without_workers
 from support.planning import really_lost, small_plan
 from support.random_plans import irregular_plans
 

@@ -10,7 +10,7 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.lanes import layout_of
 from holdfast.plan.plan import Hop, Plan, Schedule, Stage, whole_route
 from holdfast.plan.profile import (
-    Costs,
+    LayoutCosts,
     Link,
     Profile,
     UnitCost,
@@ -26,7 +26,7 @@ from support.random_plans import plans
 from support.small_plans import blocks, even_chain, profiles_for
 
 
-def costs_of(plan: Plan, profile: Profile) -> Costs:
+def costs_of(plan: Plan, profile: Profile) -> LayoutCosts:
     return resolve(layout_of(plan), profile)
 
 

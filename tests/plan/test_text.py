@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from holdfast.errors import HoldfastError
 from holdfast.plan.actions import format_orders
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
 from holdfast.plan.lanes import layout_of
-from holdfast.plan.orders import compute_orders
+from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Hop, Limits, Plan, Schedule, Stage, StateBytes
 from holdfast.plan.text import format_plan, parse_plan
+from holdfast.schedule.orders import compute_orders
 from support.random_plans import make_units, plans
 
 replace = msgspec.structs.replace

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
-from holdfast.plan.lanes import Order, layout_of
+from holdfast.plan.lanes import LaneOrder, layout_of
 from holdfast.plan.memory import peak_in_flight
-from holdfast.plan.orders import compute_orders
 from holdfast.plan.plan import Plan, Schedule, Stage, whole_route
 from holdfast.plan.profile import Link, Profile, UnitCost, resolve
 from holdfast.plan.timeline import Span, Timeline, compile_program, evaluate, run
 from holdfast.plan.units import Unit
+from holdfast.schedule.orders import compute_orders
 from support.random_plans import plans
 from support.slow_timeline import slow_times
 from support.small_plans import (
@@ -205,9 +205,9 @@ def test_the_critical_path_follows_the_later_of_two_lanes() -> None:
     alone = Stage(1, 0, 0, 1, ("n0.g1",))
     routes = (*[whole_route((wide,))] * 2, whole_route((alone,)))
     plan = Plan(blocks(1), (wide, alone), routes)
-    first: Order = [("F", 0, 0), ("B", 0, 0)]
-    last: Order = [("F", 0, 1), ("B", 0, 1)]
-    between: Order = [("F", 1, 2), ("B", 1, 2)]
+    first: LaneOrder = [("F", 0, 0), ("B", 0, 0)]
+    last: LaneOrder = [("F", 0, 1), ("B", 0, 1)]
+    between: LaneOrder = [("F", 1, 2), ("B", 1, 2)]
     timeline = evaluate(plan, orders=[first + last, first + between + last])
     path = timeline.critical_path()
     assert [(span.kind, span.micro_batch) for span in path] == [
@@ -258,11 +258,11 @@ def test_a_worker_profile_is_shared_between_its_stages() -> None:
 # Orders that are refused.
 
 
-def two_stages(*orders: Order) -> Timeline:
+def two_stages(*orders: LaneOrder) -> Timeline:
     return evaluate(even_chain(2, 2), orders=orders)
 
 
-GOOD: list[Order] = [
+GOOD: list[LaneOrder] = [
     [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)],
     [("F", 1, 0), ("B", 1, 0), ("F", 1, 1), ("B", 1, 1)],
 ]
@@ -273,7 +273,7 @@ def test_a_good_order_passes() -> None:
 
 
 def test_some_backwards_may_be_split_and_others_not() -> None:
-    split: Order = [("F", 1, 0), ("I", 1, 0), ("F", 1, 1), ("W", 1, 0), ("B", 1, 1)]
+    split: LaneOrder = [("F", 1, 0), ("I", 1, 0), ("F", 1, 1), ("W", 1, 0), ("B", 1, 1)]
     assert two_stages(GOOD[0], split).iteration_time == 9.0
 
 
@@ -304,15 +304,15 @@ def test_a_bad_order_is_refused(words: str) -> None:
     orders = REFUSED[words]
     if words == "cyclic wait":
         # Fine by itself; together with a first stage that wants its answers in turn it blocks.
-        first: Order = [("F", 0, 0), ("B", 0, 0), ("F", 0, 1), ("B", 0, 1)]
+        first: LaneOrder = [("F", 0, 0), ("B", 0, 0), ("F", 0, 1), ("B", 0, 1)]
         orders = (first, orders[1])
     with pytest.raises(HoldfastError, match=words):
         two_stages(*orders)
 
 
 def test_a_cyclic_wait_says_who_waits_for_what() -> None:
-    first: Order = [("F", 0, 0), ("B", 0, 0), ("F", 0, 1), ("B", 0, 1)]
-    second: Order = [("F", 1, 1), ("B", 1, 1), ("F", 1, 0), ("B", 1, 0)]
+    first: LaneOrder = [("F", 0, 0), ("B", 0, 0), ("F", 0, 1), ("B", 0, 1)]
+    second: LaneOrder = [("F", 1, 1), ("B", 1, 1), ("F", 1, 0), ("B", 1, 0)]
     with pytest.raises(HoldfastError) as refused:
         two_stages(first, second)
     assert str(refused.value) == (
@@ -323,7 +323,7 @@ def test_a_cyclic_wait_says_who_waits_for_what() -> None:
 
 def test_a_computation_of_no_route_is_refused() -> None:
     plan = msgspec.structs.replace(even_chain(2, 2), schedule=Schedule())
-    extra: Order = [*GOOD[1], ("F", 1, 7)]
+    extra: LaneOrder = [*GOOD[1], ("F", 1, 7)]
     with pytest.raises(HoldfastError, match="9 computations, the routes need 8"):
         evaluate(plan, orders=[GOOD[0], extra])
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.plan.action_lists import lines_of, lower
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape
-from holdfast.plan.lower import lines_of, lower
+from holdfast.plan.model_catalog import llama_shape
 from holdfast.plan.plan import Hop, Plan, Schedule
 from support.engine_plans import any_plan, make_plan, make_stage
 from support.training import (

@@ -5,9 +5,9 @@ The same points are hit more finely in tests/engine, where every worker is a thr
 
 import pytest
 
-from holdfast.job.faults import Fault
-from holdfast.job.launcher import run_job
-from holdfast.job.prepare import prepare_job
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import check_equal, left_behind, make_config
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]

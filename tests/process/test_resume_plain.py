@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from holdfast.job.config import JobConfig, SnapshotSection
-from holdfast.job.launcher import run_job
-from holdfast.job.prepare import make_data, prepare_job
 from holdfast.models.llama import initial_state
+from holdfast.runtime.config.job_file import JobConfig, SnapshotSection
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import make_data, prepare_job
 from holdfast.snapshot.checkpoints import list_checkpoints
 from reference.loop import Settings, make_optimizer, mean_gradients
 from reference.model import ReferenceLlama

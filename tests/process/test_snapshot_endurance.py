@@ -7,10 +7,10 @@ from collections import Counter
 import psutil
 import pytest
 
-from holdfast.job.config import SnapshotSection
-from holdfast.job.launcher import run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.observe.events import Persisted, StepDone, WorkersReady
+from holdfast.observe.events import CheckpointWritten, StepDone, WorkersReady
+from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import left_behind, make_config, shared_memory
 
 NUM_STEPS = 1000
@@ -38,7 +38,7 @@ class Watch:
                 self._workers = tuple(pids.values())
             case StepDone(step=step) if step % EVERY_STEPS == 0:
                 self.samples.append(self._look())
-            case Persisted(error=""):
+            case CheckpointWritten(error=""):
                 self.num_written += 1
 
     def _look(self):

@@ -8,11 +8,11 @@ import msgspec
 import psutil
 import pytest
 
-from holdfast.job.config import SnapshotSection
-from holdfast.job.faults import Fault
-from holdfast.job.launcher import JobFailed, run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.observe.events import Decided, Persisted, StepDone
+from holdfast.observe.events import CheckpointWritten, Decided, StepDone
+from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.launcher import JobFailed, run_job
+from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.snapshot.arena import Arena
 from holdfast.snapshot.checkpoints import list_checkpoints
 from support.chaos import check_equal, left_behind, make_config, shared_memory
@@ -220,7 +220,7 @@ def test_a_damaged_chunk_is_computed_from_parity(runs, tmp_path):
 
 
 def num_written(runs):
-    return sum(isinstance(event, Persisted) and not event.error for event in runs.events)
+    return sum(isinstance(event, CheckpointWritten) and not event.error for event in runs.events)
 
 
 def forget_all(folder):
@@ -301,7 +301,7 @@ def test_a_stopped_job_is_taken_up_again(runs, tmp_path):
     stop = {5: lambda: os.kill(os.getpid(), signal.SIGTERM)}
     first = runs.run(STAGES, name="first", do=stop, snapshot=snapshot)
     assert first.report.outcome == "stopped"
-    written = [event for event in runs.events if isinstance(event, Persisted)]
+    written = [event for event in runs.events if isinstance(event, CheckpointWritten)]
     assert [event.error for event in written if event.error] == []
     (newest, *_) = list_checkpoints(tmp_path / "first" / "checkpoints", verify=True)
     assert newest.is_valid

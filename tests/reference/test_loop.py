@@ -8,7 +8,7 @@ import torch
 
 from holdfast.engine.data import SyntheticTask
 from holdfast.models.llama import initial_state
-from holdfast.plan.catalog import LlamaShape
+from holdfast.plan.model_catalog import LlamaShape
 from reference.loop import Settings, make_optimizer, mean_gradients, train
 from reference.model import ReferenceLlama
 

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.sim.compare import POLICIES, choose_policies, run_policies
-from holdfast.sim.hazards import Rates, draw_events
+from holdfast.sim.hazards import HazardRates, draw_events
 from holdfast.sim.job import make_job
-from holdfast.sim.run import Settings
+from holdfast.sim.run import RunSettings
 from support.sim_jobs import HOUR
 
 
@@ -24,8 +24,8 @@ def test_policies_by_name():
 
 def results(devices: int = 64, hours: int = 10):
     job = make_job("llama-7b", devices)
-    events = draw_events(job, Rates(mtbf_ms=HOUR, slow_ms=3 * HOUR), hours * HOUR, 4)
-    settings = Settings(length_ms=hours * HOUR, mtbf_ms=HOUR)
+    events = draw_events(job, HazardRates(mtbf_ms=HOUR, slow_ms=3 * HOUR), hours * HOUR, 4)
+    settings = RunSettings(length_ms=hours * HOUR, mtbf_ms=HOUR)
     return list(run_policies(job, events, settings, tuple(POLICIES)))
 
 

@@ -5,34 +5,34 @@ from collections import Counter
 import pytest
 
 from holdfast.sim.events import KILLED
-from holdfast.sim.hazards import SLOW_FACTORS, Rates, draw_events, kill_events
+from holdfast.sim.hazards import SLOW_FACTORS, HazardRates, draw_events, kill_events
 from support.sim_jobs import HOUR, small_job
 
 JOB = small_job(replicas=64)
 
 
 def test_equal_seeds_give_equal_events():
-    rates = Rates(mtbf_ms=HOUR, slow_ms=HOUR)
+    rates = HazardRates(mtbf_ms=HOUR, slow_ms=HOUR)
     assert draw_events(JOB, rates, 50 * HOUR, 7) == draw_events(JOB, rates, 50 * HOUR, 7)
     assert draw_events(JOB, rates, 50 * HOUR, 7) != draw_events(JOB, rates, 50 * HOUR, 8)
 
 
 def test_the_rate_is_kept():
-    events = draw_events(JOB, Rates(mtbf_ms=HOUR), 4000 * HOUR, 1)
+    events = draw_events(JOB, HazardRates(mtbf_ms=HOUR), 4000 * HOUR, 1)
     assert len(events) == pytest.approx(4000, rel=0.05)
     assert [e.time_ms for e in events] == sorted(e.time_ms for e in events)
     assert all(0 < e.time_ms < 4000 * HOUR for e in events)
 
 
 def test_fixed_gaps_are_fixed():
-    rates = Rates(mtbf_ms=HOUR, fixed_gaps=True, causes=(KILLED,), correlated=0.0)
+    rates = HazardRates(mtbf_ms=HOUR, fixed_gaps=True, causes=(KILLED,), correlated=0.0)
     events = draw_events(JOB, rates, 5 * HOUR, 1)
     assert [e.time_ms for e in events] == [HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR]
     assert all(len(e.devices) == 1 for e in events)
 
 
 def test_causes_decide_what_is_hit():
-    events = draw_events(JOB, Rates(mtbf_ms=HOUR), 4000 * HOUR, 1)
+    events = draw_events(JOB, HazardRates(mtbf_ms=HOUR), 4000 * HOUR, 1)
     sizes = Counter((e.cause.scope, len(e.devices)) for e in events)
     groups = sum(count for (_, size), count in sizes.items() if size > 2)
     assert sizes["device", 1] > 0.9 * sum(n for (scope, _), n in sizes.items() if scope == "device")
@@ -42,7 +42,7 @@ def test_causes_decide_what_is_hit():
 
 
 def test_slow_downs_have_their_length_and_factors():
-    rates = Rates(mtbf_ms=10**9 * HOUR, slow_ms=HOUR)
+    rates = HazardRates(mtbf_ms=10**9 * HOUR, slow_ms=HOUR)
     events = draw_events(JOB, rates, 5000 * HOUR, 3)
     assert {e.factor for e in events} == set(SLOW_FACTORS)
     mean = sum(e.last_ms for e in events) / len(events)

@@ -1,12 +1,12 @@
 """What is gone and slow, described independently of where."""
 
 from holdfast.sim.events import KILLED
-from holdfast.sim.health import Health
+from holdfast.sim.health import ClusterHealth
 from support.sim_jobs import small_job
 
 
 def test_a_loss_hurts_one_seat():
-    health = Health(small_job())
+    health = ClusterHealth(small_job())
     assert health.lose((3,), KILLED) == (3,)
     assert health.situation().pipelines == ((0, ((1, (1.0,)),)),)
     assert health.situation().broken(2) == (0,)
@@ -14,7 +14,7 @@ def test_a_loss_hurts_one_seat():
 
 
 def test_equal_damage_elsewhere_looks_equal():
-    one, other = Health(small_job()), Health(small_job())
+    one, other = ClusterHealth(small_job()), ClusterHealth(small_job())
     one.lose((3, 8 + 1), KILLED)
     other.lose((16 + 2, 24 + 0), KILLED)
     assert one.situation() != other.situation()
@@ -22,7 +22,7 @@ def test_equal_damage_elsewhere_looks_equal():
 
 
 def test_speeds_stand_fastest_first():
-    health = Health(small_job(tensor=2))
+    health = ClusterHealth(small_job(tensor=2))
     health.slow_down((0,), 2.0)
     assert health.situation().hurts == (((0, (1.0, 0.5)),),)
     assert health.situation().broken(2) == ()
@@ -34,7 +34,7 @@ def test_speeds_stand_fastest_first():
 
 
 def test_restored_devices_are_whole_again():
-    health = Health(small_job())
+    health = ClusterHealth(small_job())
     health.lose((2, 3), KILLED)
     health.slow_down((5,), 3.0)
     assert health.gone_nodes() == (1,)
@@ -44,7 +44,7 @@ def test_restored_devices_are_whole_again():
 
 
 def test_fresh_losses_are_told_apart():
-    health = Health(small_job())
+    health = ClusterHealth(small_job())
     health.lose((2,), KILLED)
     known = frozenset(health.gone)
     health.lose((9,), KILLED)

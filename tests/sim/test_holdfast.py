@@ -3,18 +3,18 @@
 import pytest
 
 from holdfast.sim.events import KILLED
-from holdfast.sim.health import Health, Situation
+from holdfast.sim.health import ClusterDamage, ClusterHealth
 from holdfast.sim.holdfast import Holdfast, holdfast_careful
 from holdfast.sim.job import make_job
-from holdfast.sim.pace import Pace
+from holdfast.sim.pace import StepTimes
 from holdfast.sim.rules import HEALTHY
 from support.sim_jobs import facts
 
-PACE = Pace(make_job("llama-7b", 16, micro_batches=8))
+PACE = StepTimes(make_job("llama-7b", 16, micro_batches=8))
 
 
-def lost(*devices: int) -> Situation:
-    health = Health(PACE.job)
+def lost(*devices: int) -> ClusterDamage:
+    health = ClusterHealth(PACE.job)
     health.lose(devices, KILLED)
     return health.situation()
 
@@ -35,7 +35,7 @@ def test_a_failure_stalls_shortly(policy):
 
 
 def test_joiners_stall_nobody(policy):
-    decision = policy.decide(facts(PACE.job, Situation(), "joined"))
+    decision = policy.decide(facts(PACE.job, ClusterDamage(), "joined"))
     assert (decision.strategy, decision.stall, decision.rate) == (HEALTHY, (), 1.0)
     assert policy.decide(facts(PACE.job, lost(0), "joined")).stall == ()
 
@@ -53,7 +53,7 @@ def test_losses_at_one_time_may(policy):
 
 
 def test_slow_and_missing_devices_are_told_apart(policy):
-    health = Health(PACE.job)
+    health = ClusterHealth(PACE.job)
     health.slow_down((0,), 2.0)
     slow = policy.decide(facts(PACE.job, health.situation(), "slowed"))
     assert slow.rate_at_full_speed == 1.0 > slow.rate
@@ -64,7 +64,7 @@ def test_slow_and_missing_devices_are_told_apart(policy):
 
 def test_lost_work_is_a_share_of_a_step(policy):
     assert policy.lost_work_ms() <= PACE.healthy_ms * 2
-    large = Holdfast(Pace(make_job("llama-7b", 1024, micro_batches=8)))
+    large = Holdfast(StepTimes(make_job("llama-7b", 1024, micro_batches=8)))
     assert large.lost_work_ms() < policy.lost_work_ms()
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.plan.build import regular_plan
 from holdfast.plan.timeline import evaluate
 from holdfast.plan.units import Unit
-from holdfast.sim.pace import NEVER, Pace, split_layers
+from holdfast.sim.pace import NEVER, StepTimes, split_layers
 from support.sim_jobs import small_job
 
 
@@ -17,17 +17,17 @@ def test_the_healthy_step_is_the_timelines():
     job = small_job()
     units = [Unit(f"u{i}", (), 10 / 3, 10 / 3, 10 / 3) for i in range(8)]
     plan = regular_plan(units, replicas=4, stages=4, micro_batches=32)
-    assert Pace(job).healthy_ms == pytest.approx(evaluate(plan).iteration_time)
+    assert StepTimes(job).healthy_ms == pytest.approx(evaluate(plan).iteration_time)
 
 
 def test_equal_shares_are_rounded_up():
-    pace = Pace(small_job())
+    pace = StepTimes(small_job())
     assert pace.equal_ms([(pace.whole, 4)]) == pace.healthy_ms
     assert pace.equal_ms([(pace.whole, 3)]) == pace.chain_ms(pace.whole, 11)
     assert pace.equal_ms([]) == NEVER
 
 
-def brute_force(pace: Pace, kinds: list[tuple[float, ...]]) -> float:
+def brute_force(pace: StepTimes, kinds: list[tuple[float, ...]]) -> float:
     best = NEVER
     for counts in product(range(pace.total + 1), repeat=len(kinds)):
         if sum(counts) == pace.total:
@@ -39,13 +39,13 @@ def brute_force(pace: Pace, kinds: list[tuple[float, ...]]) -> float:
 @given(st.lists(st.lists(st.floats(1, 9), min_size=2, max_size=2), min_size=1, max_size=3))
 def test_balanced_shares_are_the_best_possible(rows):
     kinds = [tuple(row) for row in rows]
-    pace = Pace(small_job(replicas=len(kinds), stages=2, micro_batches=4))
+    pace = StepTimes(small_job(replicas=len(kinds), stages=2, micro_batches=4))
     found = pace.balanced_ms([(kind, 1) for kind in kinds])
     assert found == pytest.approx(brute_force(pace, kinds), rel=1e-6)
 
 
 def test_counts_stand_for_equal_pipelines():
-    pace = Pace(small_job(replicas=6))
+    pace = StepTimes(small_job(replicas=6))
     slow = tuple(2 * time for time in pace.whole)
     listed = [(pace.whole, 1)] * 5 + [(slow, 1)]
     assert pace.balanced_ms(listed) == pytest.approx(pace.balanced_ms([(pace.whole, 5), (slow, 1)]))
@@ -72,7 +72,7 @@ def test_the_published_malleus_plan():
 
 
 def test_seats_take_the_pace_of_their_slowest_device():
-    pace = Pace(small_job())
+    pace = StepTimes(small_job())
     assert pace.seat_ms((1.0, 1.0), 2) == pytest.approx(20.0)
     assert pace.seat_ms((1.0, 0.5), 2) == pytest.approx(40.0)
     assert pace.seat_ms((1.0, 0.5), 2, 1) == pytest.approx(20.0 * pace.job.tensor_time(1))

@@ -5,10 +5,10 @@ import pytest
 from holdfast.sim import peers
 from holdfast.sim.compare import POLICIES
 from holdfast.sim.job import make_job
-from holdfast.sim.pace import Pace
+from holdfast.sim.pace import StepTimes
 from holdfast.sim.strategies import double_up
 
-PACE = Pace(make_job("llama-70b", 2048))
+PACE = StepTimes(make_job("llama-70b", 2048))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -29,11 +29,11 @@ def test_initialisation_goes_through_both_published_points():
 
 def test_redundancy_costs_what_bubbles_do_not_hide():
     assert 0.9 < peers.bamboo(PACE).steady < 1.0
-    few = Pace(make_job("llama-70b", 2048, micro_batches=8))
+    few = StepTimes(make_job("llama-70b", 2048, micro_batches=8))
     assert peers.bamboo(few).steady == 1.0
 
 
 def test_redundancy_needs_twice_the_memory():
-    tight = Pace(make_job("llama-70b", 2048, stages=4))
+    tight = StepTimes(make_job("llama-70b", 2048, stages=4))
     assert peers.bamboo(tight).steady == 0.0
     assert double_up(tight, ()) == tight.healthy_ms

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.score import Change
+from holdfast.planner.score import SwitchCost
 from holdfast.sim.job import make_job
-from holdfast.sim.planning import Answer, PlannerAdapter, together
+from holdfast.sim.planning import PlannedThroughput, PlannerAdapter, together
 
 JOB = make_job("llama-7b", 64, micro_batches=4)
 DAY = 86_400_000.0
@@ -60,14 +60,18 @@ def test_losses_of_one_stage_hit_different_ranks():
 
 def test_state_moves_no_faster_than_for_others():
     adapter = PlannerAdapter(JOB)
-    moved = adapter._change_ms(Change(0.5, 53 * 10**9, 53 * 10**8), restores=False)
+    moved = adapter._change_ms(SwitchCost(0.5, 53 * 10**9, 53 * 10**8), restores=False)
     assert moved == 500 + 4_000
-    assert adapter._change_ms(Change(0.5), restores=False) == 500
-    assert adapter._change_ms(Change(90.0, 10, 10), restores=True) == 90_000
+    assert adapter._change_ms(SwitchCost(0.5), restores=False) == 500
+    assert adapter._change_ms(SwitchCost(90.0, 10, 10), restores=True) == 90_000
 
 
 def test_several_answers_at_once():
-    answers = [Answer("a", "x", 0.9, 5), Answer("b", "y", 0.8, 9), Answer("a", "z", 0.95, 1)]
+    answers = [
+        PlannedThroughput("a", "x", 0.9, 5),
+        PlannedThroughput("b", "y", 0.8, 9),
+        PlannedThroughput("a", "z", 0.95, 1),
+    ]
     both = together(answers)
     assert (both.strategy, both.rate, both.change_ms) == ("a + b", 0.8, 9)
     assert both.reason.endswith("y")

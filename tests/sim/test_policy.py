@@ -3,17 +3,17 @@
 import pytest
 
 from holdfast.sim.events import KILLED, SLOW, Cause
-from holdfast.sim.health import Health
+from holdfast.sim.health import ClusterHealth
 from holdfast.sim.job import make_job
-from holdfast.sim.pace import NEVER, Pace
-from holdfast.sim.policy import Costs, Policy, describe, move_ms, stall
+from holdfast.sim.pace import NEVER, StepTimes
+from holdfast.sim.policy import Policy, PolicyConstants, describe, move_ms, stall
 from support.sim_jobs import Scripted, small_job
 
-PACE = Pace(small_job())
+PACE = StepTimes(small_job())
 
 
 def test_delays_follow_the_sign_of_a_failure():
-    costs = Costs(exit_ms=300, hang_ms=9_000, slow_steps=5)
+    costs = PolicyConstants(exit_ms=300, hang_ms=9_000, slow_steps=5)
     policy = Scripted(PACE, costs=costs)
     assert policy.delay_ms(KILLED) == 300
     assert policy.delay_ms(Cause("silence", 1, "node", "hang", True)) == 9_000
@@ -33,7 +33,7 @@ def test_a_stall_names_its_parts():
 
 
 def test_situations_in_words():
-    health = Health(small_job())
+    health = ClusterHealth(small_job())
     assert describe(health.situation(), 2) == "all devices healthy"
     health.lose((0, 1, 9), KILLED)
     health.slow_down((20,), 2.0)

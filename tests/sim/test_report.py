@@ -2,21 +2,21 @@
 
 from holdfast.observe.simulation_report import simulation_html
 from holdfast.sim.compare import run_policies
-from holdfast.sim.hazards import Rates, draw_events
+from holdfast.sim.hazards import HazardRates, draw_events
 from holdfast.sim.report import MOST_DECISIONS, build_report
-from holdfast.sim.run import Settings
-from holdfast.sim.sweep import Cell, Point
+from holdfast.sim.run import RunSettings
+from holdfast.sim.sweep import Point, SweepCell
 from support.sim_jobs import HOUR, small_job
 
 
 def test_a_report_holds_what_was_simulated():
     job = small_job(replicas=8)
-    events = draw_events(job, Rates(mtbf_ms=HOUR // 2), 24 * HOUR, 2)
-    settings = Settings(length_ms=24 * HOUR)
+    events = draw_events(job, HazardRates(mtbf_ms=HOUR // 2), 24 * HOUR, 2)
+    settings = RunSettings(length_ms=24 * HOUR)
     found = list(run_policies(job, events, settings, ("checkpoint", "resihp")))
     points = [Point(8.0, "resihp", 0.9), Point(16.0, "resihp", 0.8)]
     report = build_report(
-        job, "often", 2, found, points, [], [Cell("1 lost", "resihp", "x", 0.5, 70)]
+        job, "often", 2, found, points, [], [SweepCell("1 lost", "resihp", "x", 0.5, 70)]
     )
     assert report.hours == 24.0
     assert [view.name for view in report.policies] == ["checkpoint restart", "ResiHP-like"]

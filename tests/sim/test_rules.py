@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.sim.events import KILLED
-from holdfast.sim.health import Health, Situation
-from holdfast.sim.pace import Pace
-from holdfast.sim.policy import Card, Costs
+from holdfast.sim.health import ClusterDamage, ClusterHealth
+from holdfast.sim.pace import StepTimes
+from holdfast.sim.policy import Card, PolicyConstants
 from holdfast.sim.rules import (
     HEALTHY,
     WAIT,
@@ -18,13 +18,15 @@ from holdfast.sim.rules import (
 from holdfast.sim.strategies import drop, reroute, shorten
 from support.sim_jobs import facts, small_job
 
-PACE = Pace(small_job(replicas=2, chains=2))
+PACE = StepTimes(small_job(replicas=2, chains=2))
 CARD = Card(name="x", rule="r", source="s", limits="l")
-COSTS = Costs(exit_ms=1, hang_ms=1, schedule_ms=5, load_ms=7, groups_ms=11, move_ms=13, join_ms=17)
+COSTS = PolicyConstants(
+    exit_ms=1, hang_ms=1, schedule_ms=5, load_ms=7, groups_ms=11, move_ms=13, join_ms=17
+)
 
 
-def lost(*devices: int) -> Situation:
-    health = Health(PACE.job)
+def lost(*devices: int) -> ClusterDamage:
+    health = ClusterHealth(PACE.job)
     health.lose(devices, KILLED)
     return health.situation()
 
@@ -41,11 +43,11 @@ def test_a_restart_stops_everybody_and_goes_back():
 
 def test_a_restart_takes_replaced_nodes_along():
     policy = Restart(PACE, CARD, COSTS, Option("drop", drop, False))
-    given = facts(PACE.job, lost(0), num_replaceable=1, after_rejoin=Situation())
+    given = facts(PACE.job, lost(0), num_replaceable=1, after_rejoin=ClusterDamage())
     decision = policy.decide(given)
     assert decision.rejoin_now
     assert decision.rate == 1.0
-    later = facts(PACE.job, lost(0), "returned", num_replaceable=1, after_rejoin=Situation())
+    later = facts(PACE.job, lost(0), "returned", num_replaceable=1, after_rejoin=ClusterDamage())
     assert policy.decide(later).stall
     assert not policy.decide(facts(PACE.job, lost(0), "returned")).stall
 
@@ -58,12 +60,12 @@ def test_a_replica_is_lost_as_a_whole():
     assert [policy.is_idle(lost(0), p, 0) for p in range(4)] == [True, True, False, False]
     assert policy.decide(facts(PACE.job, lost(0, 9))).rate == 0.5
     assert policy.decide(facts(PACE.job, lost(0, 16))).rate == 0.0
-    assert policy.decide(facts(PACE.job, Situation(), "joined")).strategy == HEALTHY
+    assert policy.decide(facts(PACE.job, ClusterDamage(), "joined")).strategy == HEALTHY
 
 
 def adaptive(score, **changes) -> Adaptive:
     options = [Option("re-route", reroute, False), Option("shorter", shorten, True)]
-    return Adaptive(PACE, CARD, Costs(exit_ms=1, hang_ms=1, **changes), options, score)
+    return Adaptive(PACE, CARD, PolicyConstants(exit_ms=1, hang_ms=1, **changes), options, score)
 
 
 def test_a_dear_change_pays_only_if_it_lasts():
@@ -93,11 +95,14 @@ def test_nothing_possible_means_waiting():
 
 
 def test_who_does_not_see_slow_devices_waits_for_them():
-    health = Health(PACE.job)
+    health = ClusterHealth(PACE.job)
     health.slow_down((0,), 2.0)
     blind = Adaptive(PACE, CARD, COSTS, [Option("shorter", shorten, True)])
     seeing = Adaptive(
-        PACE, CARD, Costs(exit_ms=1, hang_ms=1, slow_steps=3), [Option("shorter", shorten, True)]
+        PACE,
+        CARD,
+        PolicyConstants(exit_ms=1, hang_ms=1, slow_steps=3),
+        [Option("shorter", shorten, True)],
     )
     slow = facts(PACE.job, health.situation(), "slowed")
     assert blind.decide(slow).rate < seeing.decide(slow).rate

@@ -5,25 +5,27 @@ import random
 
 import pytest
 
-from holdfast.sim.events import KILLED, PREEMPTED, SLOW, Cause, Event
-from holdfast.sim.hazards import Rates, draw_events
+from holdfast.sim.events import KILLED, PREEMPTED, SLOW, Cause, HardwareEvent
+from holdfast.sim.hazards import HazardRates, draw_events
 from holdfast.sim.job import make_job
-from holdfast.sim.pace import Pace
+from holdfast.sim.pace import StepTimes
 from holdfast.sim.peers import checkpoint_restart, ft_hsdp, resihp
-from holdfast.sim.policy import Costs
-from holdfast.sim.run import Run, Settings
+from holdfast.sim.policy import PolicyConstants
+from holdfast.sim.run import RunSettings, SimulationRun
 from support.sim_jobs import HOUR, MINUTE, Scripted, small_job
 
-PACE = Pace(small_job())
+PACE = StepTimes(small_job())
 RESTARTED = Cause("bug", 1, "device", "exit", False)
 
 
-def failed(time_ms: int, *devices: int, cause: Cause = KILLED, last_ms: int = 0) -> Event:
-    return Event(time_ms=time_ms, kind="failed", devices=devices, cause=cause, last_ms=last_ms)
+def failed(time_ms: int, *devices: int, cause: Cause = KILLED, last_ms: int = 0) -> HardwareEvent:
+    return HardwareEvent(
+        time_ms=time_ms, kind="failed", devices=devices, cause=cause, last_ms=last_ms
+    )
 
 
-def run(policy, *events: Event, length_ms: int = 100_000):
-    machine = Run(policy, events, Settings(length_ms=length_ms))
+def run(policy, *events: HardwareEvent, length_ms: int = 100_000):
+    machine = SimulationRun(policy, events, RunSettings(length_ms=length_ms))
     return machine, machine.finish()
 
 
@@ -75,14 +77,14 @@ def test_restarted_nodes_join_without_a_spare():
 def test_broken_nodes_wait_for_a_spare_or_their_repair():
     _, waiting = run(Scripted(PACE, join_ms=5_000), failed(10_000, 0, last_ms=40_000))
     assert [r.time_ms for r in waiting.journal if r.event == "joined"] == [55_000]
-    spared = Pace(small_job(spare_nodes=1))
+    spared = StepTimes(small_job(spare_nodes=1))
     machine, result = run(Scripted(spared, join_ms=5_000), failed(10_000, 0, last_ms=40_000))
     assert [r.time_ms for r in result.journal if r.event == "joined"] == [16_000]
     assert machine.spares == 1  # taken, and given back by the repair
 
 
 def test_a_node_that_leaves_while_it_waits_is_no_spare():
-    back = Event(time_ms=20_000, kind="returned", devices=(0, 1), cause=PREEMPTED)
+    back = HardwareEvent(time_ms=20_000, kind="returned", devices=(0, 1), cause=PREEMPTED)
     policy = Scripted(PACE)
     first = failed(10_000, 0, 1, cause=PREEMPTED)
     machine, _ = run(policy, first, back)
@@ -97,24 +99,28 @@ def test_absent_devices_at_the_start_cost_no_stall():
 
 
 def test_a_slow_device_slows_everybody_until_it_recovers():
-    event = Event(time_ms=20_000, kind="slowed", devices=(0,), cause=SLOW, last_ms=30_000, factor=2)
+    event = HardwareEvent(
+        time_ms=20_000, kind="slowed", devices=(0,), cause=SLOW, last_ms=30_000, factor=2
+    )
     _, result = run(Scripted(PACE), event)
     assert [round(s.rate, 3) for s in result.spans] == [1.0, 0.647, 1.0]
     assert set(result.budget.lost_ms) == {"slow devices"}
 
 
 def test_who_sees_a_slow_device_gains_if_it_stays_slow():
-    event = Event(time_ms=20_000, kind="slowed", devices=(0,), cause=SLOW, last_ms=HOUR, factor=3.0)
+    event = HardwareEvent(
+        time_ms=20_000, kind="slowed", devices=(0,), cause=SLOW, last_ms=HOUR, factor=3.0
+    )
     _, blind = run(Scripted(PACE), event, length_ms=2 * HOUR)
     _, seeing = run(resihp(PACE), event, length_ms=2 * HOUR)
     assert seeing.goodput > blind.goodput + 0.1
 
 
 def test_rollback_loses_what_was_not_saved():
-    costs = Costs(exit_ms=1_000, hang_ms=1_000, save_ms=500)
+    costs = PolicyConstants(exit_ms=1_000, hang_ms=1_000, save_ms=500)
     policy = Scripted(PACE, costs=costs, rollback=True)
-    settings = Settings(length_ms=100_000, mtbf_ms=400_000)
-    machine = Run(policy, [failed(50_000, 0)], settings)
+    settings = RunSettings(length_ms=100_000, mtbf_ms=400_000)
+    machine = SimulationRun(policy, [failed(50_000, 0)], settings)
     interval = math.sqrt(2 * 500 * 400_000)  # 20 s: checkpoints at 20 s and 40 s
     lost = machine.finish().budget.lost_ms
     assert lost["lost work"] == pytest.approx(10_000 * (1 - 500 / (500 + interval)))
@@ -123,18 +129,20 @@ def test_rollback_loses_what_was_not_saved():
 
 def test_published_shares_with_fixed_gaps():
     job = make_job("llama-70b", 98_304)
-    rates = Rates(mtbf_ms=18 * MINUTE, fixed_gaps=True, correlated=0.0, causes=(KILLED,))
+    rates = HazardRates(mtbf_ms=18 * MINUTE, fixed_gaps=True, correlated=0.0, causes=(KILLED,))
     length_ms = 200 * 18 * MINUTE
     events = draw_events(job, rates, length_ms, 1)
-    settings = Settings(length_ms=length_ms, mtbf_ms=18 * MINUTE)
-    assert Run(ft_hsdp(Pace(job)), events, settings).finish().goodput == pytest.approx(
-        (8 + 7 * 11 / 12) / 18, abs=0.005
-    )
-    sync = checkpoint_restart(Pace(job))
-    sync.costs = Costs(
+    settings = RunSettings(length_ms=length_ms, mtbf_ms=18 * MINUTE)
+    assert SimulationRun(
+        ft_hsdp(StepTimes(job)), events, settings
+    ).finish().goodput == pytest.approx((8 + 7 * 11 / 12) / 18, abs=0.005)
+    sync = checkpoint_restart(StepTimes(job))
+    sync.costs = PolicyConstants(
         exit_ms=60_000, hang_ms=0, schedule_ms=120_000, load_ms=120_000, groups_ms=300_000
     )
-    assert Run(sync, events, settings).finish().goodput == pytest.approx(8 / 18, abs=0.005)
+    assert SimulationRun(sync, events, settings).finish().goodput == pytest.approx(
+        8 / 18, abs=0.005
+    )
 
 
 def slow_reference(failures: list[tuple[int, int]], replicas: int, length_s: int) -> float:
@@ -167,15 +175,17 @@ def test_a_second_implementation_agrees(seed):
         device = devices[0]
         device_of[replica] = [*devices[2:], *devices[:2]]
         events.append(failed(second * 1000, device))
-    settings = Settings(length_ms=20_000_000)
-    found = Run(ft_hsdp(Pace(job)), events, settings).finish().goodput
+    settings = RunSettings(length_ms=20_000_000)
+    found = SimulationRun(ft_hsdp(StepTimes(job)), events, settings).finish().goodput
     assert found == pytest.approx(slow_reference(failures, 4, 20_000), abs=2e-3)
 
 
 def test_every_moment_is_accounted_for():
     job = small_job(spare_nodes=2)
-    events = draw_events(job, Rates(mtbf_ms=HOUR, slow_ms=2 * HOUR), 100 * HOUR, 5)
-    result = Run(resihp(Pace(job)), events, Settings(length_ms=100 * HOUR)).finish()
+    events = draw_events(job, HazardRates(mtbf_ms=HOUR, slow_ms=2 * HOUR), 100 * HOUR, 5)
+    result = SimulationRun(
+        resihp(StepTimes(job)), events, RunSettings(length_ms=100 * HOUR)
+    ).finish()
     assert result.spans[0].start_ms == 0
     assert result.spans[-1].end_ms == 100 * HOUR
     pairs = zip(result.spans, result.spans[1:], strict=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.sim.pace import NEVER, Pace
+from holdfast.sim.pace import NEVER, StepTimes
 from holdfast.sim.strategies import (
     best_degree,
     deal_ms,
@@ -22,7 +22,7 @@ from support.sim_jobs import small_job
 LOST = ((1, ()),)  # stage 1 without any device
 HALF = ((1, (1.0,)),)  # stage 1 with one of two
 SLOW = ((1, (1.0, 0.5)),)
-PACE = Pace(small_job())
+PACE = StepTimes(small_job())
 SLOT = 20.0
 ALL = (drop, reroute, shorten, shrink, migrate, regroup, double_up, morph)
 
@@ -60,7 +60,7 @@ def test_a_shorter_pipeline_splits_its_layers_anew():
     # 8 layers over 3 stages: 3, 3, 2; so that pipeline takes fewer micro-batches
     found = shorten(PACE, (LOST,))
     assert PACE.healthy_ms < found < drop(PACE, (LOST,))
-    memory = Pace(small_job(layer_bytes=64 * 10**9))
+    memory = StepTimes(small_job(layer_bytes=64 * 10**9))
     assert shorten(memory, (LOST,)) == drop(memory, (LOST,))
 
 
@@ -70,7 +70,7 @@ def test_a_smaller_group_beats_a_lost_one():
 
 
 def test_the_best_degree_may_leave_devices_out():
-    pace = Pace(small_job(tensor=8, num_heads=64))
+    pace = StepTimes(small_job(tensor=8, num_heads=64))
     assert best_degree(pace, (1.0,) * 7, powers_only=False) == 7
     assert best_degree(pace, (1.0,) * 7, powers_only=True) == 4
     assert best_degree(pace, (1.0,) * 7 + (0.3,), powers_only=False) == 7

@@ -1,7 +1,7 @@
 """One thing changes at a time."""
 
 from holdfast.sim.compare import POLICIES
-from holdfast.sim.hazards import Rates
+from holdfast.sim.hazards import HazardRates
 from holdfast.sim.sweep import scaled, situation_cells, situations, sweep_rate, sweep_scale
 from support.sim_jobs import HOUR, small_job
 
@@ -16,7 +16,7 @@ def test_scaled_jobs_keep_their_pipelines():
 
 
 def test_larger_clusters_and_more_failures_cost_more():
-    rates = Rates(mtbf_ms=HOUR // 2)
+    rates = HazardRates(mtbf_ms=HOUR // 2)
     for sweep, worst in ((sweep_scale, -1), (sweep_rate, 0)):
         points = list(sweep(JOB, rates, 8 * HOUR, 1, MAKERS))
         assert {point.policy for point in points} == set(MAKERS)

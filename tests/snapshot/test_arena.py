@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.arena import Arena, Entry, Layout, Version
+from holdfast.snapshot.arena import Arena, ArenaLayout, LayoutEntry, Version
 from holdfast.snapshot.arena_file import process_start
 from holdfast.snapshot.layout import chunk_checksums
 from support.held import held, new_since
 
-LAYOUT = Layout(
+LAYOUT = ArenaLayout(
     entries=(
-        Entry("w|0:8|parameter", "w", "parameter", ((0, 8),), "float32", 32),
-        Entry("w|0:8|exp_avg", "w", "exp_avg", ((0, 8),), "float32", 32),
-        Entry("loop", "", "other", (), "uint8", 5),
+        LayoutEntry("w|0:8|parameter", "w", "parameter", ((0, 8),), "float32", 32),
+        LayoutEntry("w|0:8|exp_avg", "w", "exp_avg", ((0, 8),), "float32", 32),
+        LayoutEntry("loop", "", "other", (), "uint8", 5),
     ),
     chunk_bytes=24,
 )
@@ -220,9 +220,9 @@ def test_a_torn_slot_head_reads_as_empty(arena):
 def test_layouts_that_contradict_themselves_are_refused(tmp_path):
     entry = LAYOUT.entries[0]
     with pytest.raises(HoldfastError, match="two entries"):
-        Arena.create("x", Layout(entries=(entry, entry)), tmp_path)
+        Arena.create("x", ArenaLayout(entries=(entry, entry)), tmp_path)
     with pytest.raises(HoldfastError, match="0 bytes"):
-        Arena.create("x", Layout(entries=(entry,), chunk_bytes=0), tmp_path)
+        Arena.create("x", ArenaLayout(entries=(entry,), chunk_bytes=0), tmp_path)
 
 
 def test_no_descriptor_is_left(tmp_path):
@@ -299,10 +299,11 @@ def test_a_writer_killed_anywhere_leaves_the_previous_version_whole(big):
     size = 2**20 if big else 32
     count = 4 if big else 400
     entries = tuple(
-        Entry(f"w{n}", f"w{n}", "parameter", ((0, size),), "uint8", size) for n in range(count)
+        LayoutEntry(f"w{n}", f"w{n}", "parameter", ((0, size),), "uint8", size)
+        for n in range(count)
     )
     name = f"holdfast-{uuid.uuid4().hex}-n0.g0"
-    arena = Arena.create(name, Layout(entries, chunk_bytes=2**16))
+    arena = Arena.create(name, ArenaLayout(entries, chunk_bytes=2**16))
     try:
         write(arena, Version(1, 0), 1)
         interrupted = 0

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.arena import Arena, Entry, Layout
+from holdfast.snapshot.arena import Arena, ArenaLayout, LayoutEntry
 from holdfast.snapshot.arena_file import arena_bytes, process_start
 
-ENTRY = Entry("w|0:8|parameter", "w", "parameter", ((0, 8),), "float32", 32)
-LAYOUT = Layout((ENTRY,), chunk_bytes=24, worker="n0.g0", node="n0")
+ENTRY = LayoutEntry("w|0:8|parameter", "w", "parameter", ((0, 8),), "float32", 32)
+LAYOUT = ArenaLayout((ENTRY,), chunk_bytes=24, worker="n0.g0", node="n0")
 
 
 @pytest.fixture

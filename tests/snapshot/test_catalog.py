@@ -5,7 +5,7 @@ import pytest
 from holdfast.plan.build import regular_plan
 from holdfast.plan.units import TensorSpec, Unit
 from holdfast.snapshot.arena import Version
-from holdfast.snapshot.catalog import LOCAL, PARITY_SOURCE, PEER, Catalog, Lost, verify
+from holdfast.snapshot.catalog import LOCAL, PARITY_SOURCE, PEER, BytesLost, Catalog, verify
 from holdfast.snapshot.layout import PARITY
 from holdfast.snapshot.sources import Unreadable
 from support.snapshots import Cluster, flat_bytes, random_state
@@ -80,7 +80,7 @@ def test_chunks_come_from_wherever_they_are_good(copied):
     assert found.data == flat_bytes(random_state(copied.plan), entry)
     assert found.origin == PEER
     flip(copied, "n1", entry.key, 0)
-    with pytest.raises(Lost, match=r"chunk 0 of .*n0: .*n1: .*no parity protects it"):
+    with pytest.raises(BytesLost, match=r"chunk 0 of .*n0: .*n1: .*no parity protects it"):
         catalog.fetch(entry)
 
 
@@ -93,7 +93,7 @@ def test_parity_that_lost_a_part_itself_is_not_used(parity):
     for other in catalog.holding.entries.values():
         if other.kind == PARITY:
             flip(parity, manifest.node, other.key, other.num_bytes - 1)
-    with pytest.raises(Lost, match=f"parity on {manifest.node}: chunk 0"):
+    with pytest.raises(BytesLost, match=f"parity on {manifest.node}: chunk 0"):
         catalog.fetch(entry, 0, 64)
 
 
@@ -143,7 +143,7 @@ def test_no_source_is_asked_without_end(parity):
         memory.read = fail
     catalog = Catalog(parity.catalog(V).holding, memories, "n0")
     entry = big_entry(catalog, "n1")
-    with pytest.raises(Lost, match="broken"):
+    with pytest.raises(BytesLost, match="broken"):
         catalog.fetch(entry)
     assert len(questions) <= 4
 

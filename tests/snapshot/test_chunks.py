@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.chunks import cut_chunks
-from holdfast.snapshot.layout import Layout
+from holdfast.snapshot.layout import ArenaLayout
 from support.snapshot_parts import make_layout, parity_layout
 
 
@@ -47,6 +47,6 @@ def test_what_is_folded_comes_last_and_the_row_is_closed_once() -> None:
 
 def test_nothing_to_copy_is_refused() -> None:
     with pytest.raises(HoldfastError, match="nothing to copy"):
-        cut_chunks(Layout(()), 16)
+        cut_chunks(ArenaLayout(()), 16)
     with pytest.raises(HoldfastError, match="chunks of 0 bytes"):
         cut_chunks(make_layout({"a": 1}), 0)

@@ -7,7 +7,7 @@ import torch.distributed.checkpoint as dcp
 from holdfast.errors import HoldfastError
 from holdfast.models.llama import initial_state
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.units import TensorSpec, Unit
 from holdfast.snapshot.arena import Version
 from holdfast.snapshot.assemble import Want, assemble

@@ -9,7 +9,7 @@ import torch
 
 from holdfast.snapshot.arena import Version
 from holdfast.snapshot.copier import Copier
-from holdfast.snapshot.layout import Layout
+from holdfast.snapshot.layout import ArenaLayout
 from support.snapshot_parts import (
     Listening,
     as_bytes,
@@ -41,7 +41,7 @@ def begin(copier: Copier, others: Listening, step: int, state: dict[str, torch.T
         assert others.told.wait(DEADLINE_S)
 
 
-def check_device(folder: Path, layout: Layout, chunk_bytes: int) -> None:
+def check_device(folder: Path, layout: ArenaLayout, chunk_bytes: int) -> None:
     """Versions from gaps and from `finish`, with state that changes at once behind it."""
     device = torch.device("cuda")
     arena, others = make_arena(folder, layout), Listening()

@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.plan.placement import AGREE, CopyCosts, cut, place
 from holdfast.plan.timeline import evaluate
 from holdfast.snapshot.copier import SHALLOW
 from holdfast.snapshot.gaps import Gaps, NoGaps, PlacedCopies, Stalls, WaitWatch, place_workers
+from holdfast.snapshot.placement import AGREE, CopyCosts, cut, place
 from support.small_plans import even_chain, per_stage
 from support.snapshot_parts import make_layout
 

@@ -8,8 +8,8 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.layout import (
     ALIGNMENT,
     PARITY,
-    Entry,
-    Layout,
+    ArenaLayout,
+    LayoutEntry,
     ParityRow,
     Version,
     chunk_checksums,
@@ -18,11 +18,11 @@ from holdfast.snapshot.layout import (
 
 
 def entry(key, num_bytes, kind="parameter"):
-    return Entry(key, key, kind, ((0, num_bytes),), "uint8", num_bytes)
+    return LayoutEntry(key, key, kind, ((0, num_bytes),), "uint8", num_bytes)
 
 
 def test_entries_are_aligned_and_do_not_overlap():
-    layout = Layout((entry("a", 5), entry("b", 256), entry("c", 257), entry("d", 0)))
+    layout = ArenaLayout((entry("a", 5), entry("b", 256), entry("c", 257), entry("d", 0)))
     assert layout.offsets == {"a": 0, "b": 256, "c": 512, "d": 1024}
     assert layout.slot_bytes == 1024
     assert all(offset % ALIGNMENT == 0 for offset in layout.offsets.values())
@@ -30,7 +30,7 @@ def test_entries_are_aligned_and_do_not_overlap():
 
 def test_what_parity_stands_for_has_checksums_but_no_room():
     covered = entry("x", 100)
-    layout = Layout(
+    layout = ArenaLayout(
         (entry("a", 100), entry("p", 100, PARITY)),
         chunk_bytes=64,
         rows=(ParityRow("p", ((covered,),)),),
@@ -43,20 +43,22 @@ def test_what_parity_stands_for_has_checksums_but_no_room():
 
 def test_contradictions_are_refused():
     with pytest.raises(HoldfastError, match=r"two entries of n0\.g0 are 'a'"):
-        Layout((entry("a", 1), entry("a", 1)), worker="n0.g0").check()
+        ArenaLayout((entry("a", 1), entry("a", 1)), worker="n0.g0").check()
     with pytest.raises(HoldfastError, match="has -1 bytes"):
-        Layout((entry("a", -1),)).check()
+        ArenaLayout((entry("a", -1),)).check()
     with pytest.raises(HoldfastError, match="no entry to be stored in"):
-        Layout((entry("a", 1),), rows=(ParityRow("p", ()),)).check()
+        ArenaLayout((entry("a", 1),), rows=(ParityRow("p", ()),)).check()
     with pytest.raises(HoldfastError, match="no entry to be stored in"):
-        Layout((entry("a", 1),), rows=(ParityRow("a", ()),)).check()
+        ArenaLayout((entry("a", 1),), rows=(ParityRow("a", ()),)).check()
     with pytest.raises(HoldfastError, match="1 to 4 slots, not 5"):
-        Layout((), num_slots=5).check()
+        ArenaLayout((), num_slots=5).check()
 
 
 def test_a_layout_is_its_text():
-    layout = Layout((entry("a", 5),), worker="n0.g0", rows=(ParityRow("p", ((entry("b", 1),),)),))
-    again = msgspec.json.decode(msgspec.json.encode(layout), type=Layout)
+    layout = ArenaLayout(
+        (entry("a", 5),), worker="n0.g0", rows=(ParityRow("p", ((entry("b", 1),),)),)
+    )
+    again = msgspec.json.decode(msgspec.json.encode(layout), type=ArenaLayout)
     assert again == layout
     assert again.digest == layout.digest
     assert again.digest != msgspec.structs.replace(layout, worker="n0.g1").digest

@@ -8,8 +8,8 @@ import torch
 
 from holdfast.snapshot.arena import Version
 from holdfast.snapshot.chunks import cut_chunks
-from holdfast.snapshot.layout import Layout, chunk_checksums
-from holdfast.snapshot.movers import HostMover, Job, flat_bytes
+from holdfast.snapshot.layout import ArenaLayout, chunk_checksums
+from holdfast.snapshot.movers import CopyJob, HostMover, flat_bytes
 from holdfast.snapshot.others import Nobody
 from holdfast.snapshot.parity import encode
 from support.snapshot_parts import (
@@ -24,11 +24,11 @@ from support.snapshot_parts import (
 V = Version(3, 0)
 
 
-def move_all(tmp_path, layout: Layout, chunk_bytes: int, **options):
+def move_all(tmp_path, layout: ArenaLayout, chunk_bytes: int, **options):
     arena, state = make_arena(tmp_path, layout), make_state(layout)
     ticks = count()
     mover = HostMover(lambda: float(next(ticks)))
-    job = Job(V, cut_chunks(layout, chunk_bytes), state, **options)
+    job = CopyJob(V, cut_chunks(layout, chunk_bytes), state, **options)
     mover.prepare(job)
     assert job.open(arena, Nobody())
     return arena, state, mover, job
@@ -88,7 +88,7 @@ def test_state_that_is_not_contiguous_is_packed(tmp_path) -> None:
     layout = make_layout({"a": 24})
     arena = make_arena(tmp_path, layout)
     whole = torch.arange(48, dtype=torch.uint8).view(4, 12)
-    mover, job = HostMover(lambda: 0.0), Job(V, cut_chunks(layout, 5), {"a": whole[:, :6]})
+    mover, job = HostMover(lambda: 0.0), CopyJob(V, cut_chunks(layout, 5), {"a": whole[:, :6]})
     mover.prepare(job)
     job.open(arena, Nobody())
     while not job.is_copied:
@@ -110,6 +110,6 @@ def test_a_job_without_an_answer_has_no_slot(tmp_path) -> None:
             return False
 
     layout = make_layout({"a": 1})
-    job = Job(V, cut_chunks(layout, 1), make_state(layout))
+    job = CopyJob(V, cut_chunks(layout, 1), make_state(layout))
     assert not job.open(make_arena(tmp_path, layout), Silent())
     assert job.slot is None

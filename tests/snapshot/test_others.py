@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from holdfast.snapshot.layout import Version
-from holdfast.snapshot.others import Group, Nobody
+from holdfast.snapshot.others import Nobody, VersionAgreement
 
 
 class Work:
@@ -33,7 +33,7 @@ def test_a_version_is_complete_when_all_have_sealed_it() -> None:
         works.append(Work(vote))
         return works[-1]
 
-    group = Group(start, Version(0, 0))
+    group = VersionAgreement(start, Version(0, 0))
     assert group.is_settled()
     group.announce(Version(1, 0), sealed=True)
     assert not group.is_settled()
@@ -54,7 +54,7 @@ def test_answers_count_in_order() -> None:
         works.append(Work(vote))
         return works[-1]
 
-    group = Group(start)
+    group = VersionAgreement(start)
     group.announce(Version(1, 0), sealed=True)
     group.announce(Version(2, 0), sealed=True)
     works[1].answer(1)

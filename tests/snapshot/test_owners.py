@@ -8,22 +8,22 @@ import msgspec
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.arena import Arena, Entry, Layout, Version
+from holdfast.snapshot.arena import Arena, ArenaLayout, LayoutEntry, Version
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.owners import JobLock, adopt, arena_name, clean, files_of, remove
 from support.held import held, new_since
 
-LAYOUT = Layout((Entry("loop", "", "other", (), "uint8", 5),), worker="n0.g0", node="n0")
+LAYOUT = ArenaLayout((LayoutEntry("loop", "", "other", (), "uint8", 5),), worker="n0.g0", node="n0")
 
 AGENT = """
 import sys
 from pathlib import Path
-from holdfast.snapshot.arena import Arena, Entry, Layout, Version
+from holdfast.snapshot.arena import Arena, LayoutEntry, ArenaLayout, Version
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.owners import JobLock, arena_name
 folder, job = Path(sys.argv[1]), sys.argv[2]
 lock = JobLock(job, folder) if sys.argv[3] == "lock" else None
-layout = Layout((Entry("loop", "", "other", (), "uint8", 5),), worker="n0.g0", node="n0")
+layout = ArenaLayout((LayoutEntry("loop", "", "other", (), "uint8", 5),), worker="n0.g0", node="n0")
 arena = Arena.create(arena_name(job, layout), layout, folder)
 slot = arena.begin(Version(4, 2))
 slot.bytes("loop")[:] = b"state"

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.arena import Version
-from holdfast.snapshot.catalog import Lost
+from holdfast.snapshot.catalog import BytesLost
 from holdfast.snapshot.checkpoints import choose_checkpoint, list_checkpoints
 from holdfast.snapshot.layout import KINDS
 from holdfast.snapshot.persist import assign, finish, partial_folder, write_checkpoint, write_part
@@ -133,7 +133,7 @@ def test_damaged_memory_is_not_written(cluster, tmp_path):
     for arena in cluster.arenas:
         for entry in arena.layout.entries:
             arena.slot(V).tensor(entry.key)[0] ^= 1
-    with pytest.raises(Lost):
+    with pytest.raises(BytesLost):
         write_checkpoint(tmp_path, cluster.catalog(V), VALUES)
     assert list_checkpoints(tmp_path) == []
 

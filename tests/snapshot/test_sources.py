@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.arena import Version
-from holdfast.snapshot.manifest import Place
+from holdfast.snapshot.manifest import ArenaPlace
 from holdfast.snapshot.share import plan_digest
 from holdfast.snapshot.sources import NodeMemory, Unreadable
 from support.random_plans import make_units
@@ -39,7 +39,7 @@ def test_bytes_are_given_as_they_are(cluster):
     memory = cluster.memories()[0]
     layout = cluster.arenas[0].layout
     entry = layout.entries[0]
-    data = memory.read(Place("n0.g0", V1, PLAN_DIGEST), entry.key, 4, 12)
+    data = memory.read(ArenaPlace("n0.g0", V1, PLAN_DIGEST), entry.key, 4, 12)
     assert data == cluster.arenas[0].newest().bytes(entry.key)[4:12]
 
 
@@ -48,20 +48,20 @@ def test_what_is_not_there_is_said(cluster):
     memory = cluster.memories()[0]
     key = cluster.arenas[0].layout.entries[0].key
     with pytest.raises(Unreadable, match=r"n0 has no step 2 \(lineage 0\) of n0.g0 any more"):
-        memory.read(Place("n0.g0", V2, PLAN_DIGEST), key, 0, 4)
+        memory.read(ArenaPlace("n0.g0", V2, PLAN_DIGEST), key, 0, 4)
     with pytest.raises(Unreadable, match=r"of n9\.g0"):
-        memory.read(Place("n9.g0", V1, PLAN_DIGEST), key, 0, 4)
+        memory.read(ArenaPlace("n9.g0", V1, PLAN_DIGEST), key, 0, 4)
     with pytest.raises(Unreadable, match=r"keeps no 'x' for n0\.g0"):
-        memory.read(Place("n0.g0", V1, PLAN_DIGEST), "x", 0, 4)
+        memory.read(ArenaPlace("n0.g0", V1, PLAN_DIGEST), "x", 0, 4)
 
 
 def test_a_version_that_was_overwritten_is_not_confirmed(cluster):
     cluster.save(V1, random_state(PLAN))
     memory = NodeMemory("n0", cluster.arenas[:1])
-    memory.confirm(Place("n0.g0", V1, PLAN_DIGEST))
+    memory.confirm(ArenaPlace("n0.g0", V1, PLAN_DIGEST))
     cluster.arenas[0].roll_back(Version(0, 0))
     with pytest.raises(Unreadable, match="any more"):
-        memory.confirm(Place("n0.g0", V1, PLAN_DIGEST))
+        memory.confirm(ArenaPlace("n0.g0", V1, PLAN_DIGEST))
 
 
 def test_two_plans_of_one_worker_are_told_apart(cluster, tmp_path):
@@ -74,6 +74,6 @@ def test_two_plans_of_one_worker_are_told_apart(cluster, tmp_path):
     memory = NodeMemory("n0", [cluster.arenas[0], second.arenas[0]])
     assert {m.version for m in memory.manifests()} == {V1, V2}
     with pytest.raises(Unreadable, match="any more"):
-        memory.confirm(Place("n0.g0", V2, PLAN_DIGEST))
-    memory.confirm(Place("n0.g0", V2, plan_digest(other)))
+        memory.confirm(ArenaPlace("n0.g0", V2, PLAN_DIGEST))
+    memory.confirm(ArenaPlace("n0.g0", V2, plan_digest(other)))
     second.close()

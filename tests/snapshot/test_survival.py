@@ -10,7 +10,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.share import plan_shares
 from holdfast.snapshot.survival import (
-    Failures,
+    NodeFailures,
     advise,
     columns_of,
     format_span,
@@ -27,7 +27,7 @@ DAY_S = 86400.0
 def test_it_is_what_happens(parity, shape):
     """Against 20,000 clusters whose nodes fail by the dice."""
     dice = random.Random(3)
-    failures, columns, t_s = Failures(100.0, shape), [4, 4, 2], 12.0
+    failures, columns, t_s = NodeFailures(100.0, shape), [4, 4, 2], 12.0
     whole, tries = 0, 20_000
     for _ in range(tries):
         losses = [
@@ -49,7 +49,7 @@ def test_it_is_what_happens(parity, shape):
 def test_the_interval_is_where_survival_meets_the_threshold(
     mean_s, shape, columns, parity, threshold
 ):
-    failures = Failures(mean_s, shape)
+    failures = NodeFailures(mean_s, shape)
     t_s = safe_interval_s(failures, columns, parity=parity, threshold=threshold)
     assert survival(t_s, failures, columns, parity=parity) >= threshold * (1 - 1e-9)
     later = survival(1.001 * t_s, failures, columns, parity=parity)
@@ -59,37 +59,38 @@ def test_the_interval_is_where_survival_meets_the_threshold(
 def test_parity_stretches_the_interval_as_published():
     """Half a day becomes more than two weeks (REFT: 16.22 days) for a cluster of that kind."""
     columns = [6] * 1
-    bare = safe_interval_s(Failures(DAY_S * 28.5), columns, parity=False)
+    bare = safe_interval_s(NodeFailures(DAY_S * 28.5), columns, parity=False)
     assert bare == pytest.approx(0.5 * DAY_S, rel=0.01)
-    kept = safe_interval_s(Failures(DAY_S * 28.5), columns, parity=True)
+    kept = safe_interval_s(NodeFailures(DAY_S * 28.5), columns, parity=True)
     assert 5 < kept / bare < 50
 
 
 def test_more_nodes_shorten_it():
-    failures = Failures(1e6)
+    failures = NodeFailures(1e6)
     spans = [safe_interval_s(failures, [4] * n, parity=True) for n in (1, 10, 100, 12_288)]
     assert spans == sorted(spans, reverse=True)
     assert spans[-1] > 0
 
 
 def test_a_node_alone_has_no_parity():
-    failures = Failures(1e6)
+    failures = NodeFailures(1e6)
     assert safe_interval_s(failures, [1, 1], parity=True) == safe_interval_s(
         failures, [1, 1], parity=False
     )
 
 
 def test_the_advice_shows_what_it_rests_on():
-    advice = advise(Failures(30 * DAY_S), [8] * 4, parity=True)
+    advice = advise(NodeFailures(30 * DAY_S), [8] * 4, parity=True)
     assert advice.interval_s > 0
     assert "32 nodes in 4 columns, one failure per node in 30 days" in advice.reason
     assert "with parity with probability 0.9" in advice.reason
     assert "without)" in advice.reason
-    assert "without parity" in advise(Failures(30 * DAY_S), [8], parity=False).reason
+    assert "without parity" in advise(NodeFailures(30 * DAY_S), [8], parity=False).reason
 
 
 @pytest.mark.parametrize(
-    ("failures", "threshold"), [(Failures(0.0), 0.9), (Failures(1.0, 0.0), 0.9), (Failures(1.0), 1)]
+    ("failures", "threshold"),
+    [(NodeFailures(0.0), 0.9), (NodeFailures(1.0, 0.0), 0.9), (NodeFailures(1.0), 1)],
 )
 def test_nonsense_is_refused(failures, threshold):
     with pytest.raises(HoldfastError):

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.job.config import (
+from holdfast.observe.events import Event, FaultInjected
+from holdfast.runtime.config.job_file import (
     DataSection,
     JobConfig,
     JobSection,
@@ -16,11 +17,10 @@ from holdfast.job.config import (
     ParallelSection,
     RecoverySection,
 )
-from holdfast.job.faults import Fault
-from holdfast.job.launcher import RunResult, run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.job.template import Template
-from holdfast.observe.events import Event, FaultInjected
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import RunResult, run_job
+from holdfast.runtime.launch.prepare import prepare_job
 
 SHAPES = (
     {"replicas": 3, "stages": 1},

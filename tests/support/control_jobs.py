@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import Decided, Effect, Record, Send, Start, Void
+from holdfast.control.effects import Effect, Explain, Record, Send, Start, Void
 from holdfast.control.facts import Fact, NodeConnected, Tick, WorkerTold
-from holdfast.control.history import Entry
-from holdfast.control.member import MemberLedger
+from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member, Outcome
-from holdfast.control.settings import Settings
+from holdfast.control.settings import ControlSettings
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import TensorSpec, Unit
@@ -38,9 +38,9 @@ def outcome(step: int, epoch: int = 1) -> Outcome:
 class Job:
     def __init__(self, plan: Plan | None = None, spares: tuple[str, ...] = (), **options: object):
         self.plan = plan or small_plan()
-        self.settings = Settings(plan=self.plan, **options)
-        self.journal: list[Entry] = []
-        self.ledgers: dict[str, MemberLedger] = {}
+        self.settings = ControlSettings(plan=self.plan, **options)
+        self.journal: list[JournalEntry] = []
+        self.ledgers: dict[str, WorkerLedger] = {}
         self.said: list[str] = []
         self.effects: list[Effect] = []
         self.now_ms = 0
@@ -88,7 +88,7 @@ class Job:
             match effect:
                 case Record(entry=entry):
                     self.journal.append(entry)
-                case Decided(text=text):
+                case Explain(text=text):
                     self.said.append(text)
         for effect in effects:
             self._carry_out(effect)
@@ -97,7 +97,7 @@ class Job:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Start(member=member):
-                self.ledgers[member.name] = MemberLedger(member)
+                self.ledgers[member.name] = WorkerLedger(member)
                 self.tell(member.name)
             case Send(member=member, message=message):
                 ledger = self.ledgers.get(member.name)
@@ -105,7 +105,7 @@ class Job:
                 if is_there and not self.is_held(member.name):
                     self._deliver(ledger, message)
 
-    def _deliver(self, ledger: MemberLedger, message: object) -> None:
+    def _deliver(self, ledger: WorkerLedger, message: object) -> None:
         match message:
             case Freeze():
                 ledger.on_freeze(message)

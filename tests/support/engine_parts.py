@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.compute import Computation
+from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.measure import Stopwatch
-from holdfast.engine.mesh import Key, Mesh
-from holdfast.engine.state import WorkerState, build_state, fresh_slices
+from holdfast.engine.mesh import Mesh
+from holdfast.engine.state import TensorState, build_state, fresh_slices
 from holdfast.engine.tensor_parallel import LocalGroup
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
-from holdfast.plan.catalog import LlamaShape
+from holdfast.plan.model_catalog import LlamaShape
 from holdfast.plan.plan import Plan
 from support.training import SMALL
 
@@ -27,7 +28,7 @@ def make_state(
     shape: LlamaShape = SMALL,
     dtype: torch.dtype = torch.float64,
     model: LlamaModel | None = None,
-) -> WorkerState:
+) -> TensorState:
     """A worker's units with their initial values, nothing else around them."""
     model = model or LlamaModel(shape, seed=1)
     state = build_state(plan, worker, model.build_unit, dtype, CPU)
@@ -39,7 +40,7 @@ def make_state(
 
 
 def make_computation(
-    state: WorkerState, *, recompute: bool = False, seed: int = 7, stopwatch: Any = None
+    state: TensorState, *, recompute: bool = False, seed: int = 7, stopwatch: Any = None
 ) -> Computation:
     """For a worker without tensor peers."""
     groups = {stage.name: LocalGroup() for stage, _ in state.plan.seats[state.worker]}
@@ -100,7 +101,9 @@ class FakeGroup:
         return self.log[-1]
 
 
-def fake_mesh(plan: Plan, keys: Iterable[Key], **options: Any) -> tuple[Mesh, list[FakePending]]:
+def fake_mesh(
+    plan: Plan, keys: Iterable[GroupKey], **options: Any
+) -> tuple[Mesh, list[FakePending]]:
     """A mesh of fake groups, and the log of every reduction started on any of them."""
     log: list[FakePending] = []
     groups: Any = {key: FakeGroup(key[1], log, **options) for key in keys}
@@ -146,6 +149,6 @@ class _FakeMessage:
             self.target.fill_(self.number)
 
 
-def gradients(state: WorkerState, units: Sequence[int]) -> dict[int, list[Tensor]]:
+def gradients(state: TensorState, units: Sequence[int]) -> dict[int, list[Tensor]]:
     """Copies of the local sums, by bucket."""
     return {unit: [g.clone() for g in state.buckets[unit].gradients()] for unit in units}

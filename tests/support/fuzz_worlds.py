@@ -4,14 +4,14 @@ from collections.abc import Callable
 from random import Random
 
 from holdfast.control.rules import Rules
-from holdfast.control.settings import Settings
+from holdfast.control.settings import ControlSettings
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.coverage import Coverage
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
-from holdfast.sim.fuzz.shapes import Shape
+from holdfast.sim.fuzz.shapes import JobShape
 from holdfast.sim.fuzz.worker import Worker
-from holdfast.sim.fuzz.world import Pace, World
+from holdfast.sim.fuzz.world import World, WorldDelays
 from support.control_jobs import small_plan
 
 
@@ -28,10 +28,10 @@ def make(
     places: dict[str, list[str]] = {}
     for name in (*plan.workers, *spares):
         places.setdefault(node_of(name), []).append(name)
-    shape = Shape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
+    shape = JobShape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
     times = {"settle_ms": 20, "answer_ms": 300, "lost_after_ms": 250, "max_restarts": 100}
-    settings = Settings(plan=plan, rules=rules or Rules(), **{**times, **options})
-    world = World(Random(seed), shape, settings, Pace(), [Coverage(), *checkers])
+    settings = ControlSettings(plan=plan, rules=rules or Rules(), **{**times, **options})
+    world = World(Random(seed), shape, settings, WorldDelays(), [Coverage(), *checkers])
     world.office.open()
     return world
 

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from holdfast.control.member import MemberLedger
 from holdfast.control.report import Member
-from holdfast.engine.arena_plan import SnapshotOptions, node_job
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.loading import Loaded, load_snapshot
 from holdfast.engine.snapshots import Snapshots
 from holdfast.engine.state import Slice
-from holdfast.job.arenas import Arenas, HeldArena
 from holdfast.plan.holders import HolderMap
-from holdfast.plan.placement import AGREE
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.layout import KINDS, Layout, Version
+from holdfast.runtime.agent.arenas import Arenas, HeldArena
+from holdfast.snapshot.arena_plan import SnapshotOptions, node_job
+from holdfast.snapshot.layout import KINDS, ArenaLayout, Version
+from holdfast.snapshot.placement import AGREE
 from support.snapshots import State
 
 JOB = "test"
@@ -55,7 +55,7 @@ class Hand:
     def __init__(self, crew: "Crew", worker: str) -> None:
         self._crew, self._worker = crew, worker
         self.slices = make_slices(crew.plan, worker)
-        self.ledger = MemberLedger(Member(worker, 1))
+        self.ledger = WorkerLedger(Member(worker, 1))
         self.sealed_versions: list[Version] = []
         self.waits_s: list[float] = []
         self.snapshots = Snapshots(
@@ -66,7 +66,7 @@ class Hand:
             num_updates=lambda: self.ledger.version,
         )
 
-    def want_arena(self, layouts: tuple[Layout, ...]) -> None:
+    def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
         path = self._crew.arenas[node_of(self._worker)].make(layouts)
         self.snapshots.give(layouts[0].plan, str(path))
 

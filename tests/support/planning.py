@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.plan.build import regular_plan
-from holdfast.plan.cost import CostModel
-from holdfast.plan.health import Health, health_of
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Link, Profile
-from holdfast.plan.view import View
+from holdfast.planner.health import Health, health_of
+from holdfast.planner.search_view import SearchView
+from holdfast.planner.step_cost import CostModel
 from support.random_plans import make_units
 
 PROFILE = Profile(
@@ -50,9 +50,9 @@ def view_of(
     slow: Mapping[str, float] | None = None,
     spares: Sequence[str] = (),
     schedules: Sequence[str] = ("1f1b",),
-) -> View:
+) -> SearchView:
     health: Health = health_of(plan, dead, slow, spares)
-    return View(plan, health, CostModel(plan, PROFILE), schedules)
+    return SearchView(plan, health, CostModel(plan, PROFILE), schedules)
 
 
 def really_lost(plan: Plan, dead: Collection[str]) -> bool:

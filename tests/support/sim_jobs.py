@@ -1,14 +1,14 @@
 """Small jobs and policies for tests of the simulator."""
 
-from holdfast.sim.health import Situation
-from holdfast.sim.job import Job
-from holdfast.sim.pace import Pace
-from holdfast.sim.policy import Card, Costs, Decision, Facts, Policy
+from holdfast.sim.health import ClusterDamage
+from holdfast.sim.job import SimulatedJob
+from holdfast.sim.pace import StepTimes
+from holdfast.sim.policy import Card, Facts, Policy, PolicyConstants, PolicyDecision
 
 MINUTE, HOUR = 60_000, 3_600_000
 
 
-def small_job(**changes) -> Job:
+def small_job(**changes) -> SimulatedJob:
     """4 pipelines of 4 stages x 2 devices, 8 layers, 8 micro-batches; a stage takes 20 ms."""
     fields = {
         "num_layers": 8,
@@ -20,10 +20,10 @@ def small_job(**changes) -> Job:
         "layer_ms": 10.0,
         "devices_per_node": 2,
     }
-    return Job(**(fields | changes))
+    return SimulatedJob(**(fields | changes))
 
 
-def facts(job: Job, situation: Situation, change: str = "failed", **changes) -> Facts:
+def facts(job: SimulatedJob, situation: ClusterDamage, change: str = "failed", **changes) -> Facts:
     from holdfast.sim.events import KILLED
 
     fields = {
@@ -45,16 +45,18 @@ class Scripted(Policy):
 
     card = Card(name="scripted", rule="-", source="-", limits="-")
 
-    def __init__(self, pace: Pace, *, stall=(), join_ms=-1, costs=None, rollback=False) -> None:
+    def __init__(
+        self, pace: StepTimes, *, stall=(), join_ms=-1, costs=None, rollback=False
+    ) -> None:
         super().__init__(pace)
-        self.costs = costs or Costs(exit_ms=1_000, hang_ms=5_000)
+        self.costs = costs or PolicyConstants(exit_ms=1_000, hang_ms=5_000)
         self.stall, self.join_ms, self.rollback = tuple(stall), join_ms, rollback
         self.asked: list[Facts] = []
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         self.asked.append(facts)
         left = 1 - len(facts.situation.broken(self.job.tensor)) / self.job.pipelines
-        return Decision(
+        return PolicyDecision(
             strategy="scripted",
             reason="because",
             rate=left,

@@ -8,15 +8,15 @@ is the timeline. It shares no code with `holdfast.plan.timeline`, and is far too
 from collections.abc import Sequence
 from itertools import pairwise
 
-from holdfast.plan.lanes import Layout, Op, Order
+from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder
 from holdfast.plan.plan import Hop
 from holdfast.plan.profile import Link, Profile
 from holdfast.plan.workers import node_of
 
 
 def slow_times(
-    layout: Layout, orders: Sequence[Order], profile: Profile
-) -> dict[Op, tuple[float, float]]:
+    layout: LaneLayout, orders: Sequence[LaneOrder], profile: Profile
+) -> dict[ComputeOp, tuple[float, float]]:
     """(start, end) of every computation."""
     length = {op: duration(layout, profile, op) for order in orders for op in order}
     start = dict.fromkeys(length, 0.0)
@@ -35,7 +35,7 @@ def slow_times(
     raise AssertionError("the starts never settle: the orders wait for each other")
 
 
-def needs(layout: Layout, op: Op, known: dict[Op, float]) -> Op | None:
+def needs(layout: LaneLayout, op: ComputeOp, known: dict[ComputeOp, float]) -> ComputeOp | None:
     """The computation on a neighbouring stage whose result this one takes in."""
     kind, stage, number = op
     route = layout.routes[number]
@@ -49,8 +49,8 @@ def needs(layout: Layout, op: Op, known: dict[Op, float]) -> Op | None:
 
 
 def arrivals(
-    layout: Layout, orders: Sequence[Order], profile: Profile, end: dict[Op, float]
-) -> dict[Op, float]:
+    layout: LaneLayout, orders: Sequence[LaneOrder], profile: Profile, end: dict[ComputeOp, float]
+) -> dict[ComputeOp, float]:
     """When each result is where it is needed; messages between two stages go one by one."""
     free: dict[tuple[int, int], float] = {}
     arrival = dict(end)
@@ -65,14 +65,16 @@ def arrivals(
     return arrival
 
 
-def receiver(layout: Layout, op: Op) -> int | None:
+def receiver(layout: LaneLayout, op: ComputeOp) -> int | None:
     kind, stage, number = op
     route = layout.routes[number]
     at = route.index(stage) + (1 if kind == "F" else -1)
     return route[at] if kind != "W" and 0 <= at < len(route) else None
 
 
-def message(layout: Layout, profile: Profile, op: Op, target: int) -> tuple[float, float]:
+def message(
+    layout: LaneLayout, profile: Profile, op: ComputeOp, target: int
+) -> tuple[float, float]:
     """How long the slowest sender is at it, and the longest latency."""
     plan = layout.plan
     a, b = plan.stages[op[1]].workers, plan.stages[target].workers
@@ -95,12 +97,12 @@ def link(profile: Profile, source: str, target: str) -> Link:
     return profile.links.get(f"{source}>{target}") or profile.links.get(f"{a}>{b}") or usual
 
 
-def hop_of(layout: Layout, stage: int, number: int) -> Hop:
+def hop_of(layout: LaneLayout, stage: int, number: int) -> Hop:
     name = layout.plan.stages[stage].name
     return next(hop for hop in layout.plan.routes[number] if hop.stage == name)
 
 
-def duration(layout: Layout, profile: Profile, op: Op) -> float:
+def duration(layout: LaneLayout, profile: Profile, op: ComputeOp) -> float:
     """Unit by unit, at the pace of the slowest worker."""
     kind, number, micro_batch = op
     plan = layout.plan
@@ -125,6 +127,6 @@ def duration(layout: Layout, profile: Profile, op: Op) -> float:
     return time * (profile.workload[micro_batch] if profile.workload else 1.0)
 
 
-def slowness(layout: Layout, profile: Profile, worker: str) -> float:
+def slowness(layout: LaneLayout, profile: Profile, worker: str) -> float:
     factors = [f for pattern, f in profile.slow.items() if worker in layout.plan.select(pattern)]
     return max(factors, default=1.0)

@@ -7,30 +7,30 @@ import torch
 from torch import Tensor
 
 from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.layout import OTHER, PARITY, Entry, Layout, ParityRow
+from holdfast.snapshot.layout import OTHER, PARITY, ArenaLayout, LayoutEntry, ParityRow
 from holdfast.snapshot.others import Nobody
 
 
-def entry(key: str, num_bytes: int) -> Entry:
-    return Entry(key, key, OTHER, ((0, num_bytes),), "uint8", num_bytes)
+def entry(key: str, num_bytes: int) -> LayoutEntry:
+    return LayoutEntry(key, key, OTHER, ((0, num_bytes),), "uint8", num_bytes)
 
 
-def make_layout(sizes: dict[str, int], chunk_bytes: int = 64) -> Layout:
-    return Layout(tuple(entry(key, size) for key, size in sizes.items()), chunk_bytes)
+def make_layout(sizes: dict[str, int], chunk_bytes: int = 64) -> ArenaLayout:
+    return ArenaLayout(tuple(entry(key, size) for key, size in sizes.items()), chunk_bytes)
 
 
-def parity_layout(chunk_bytes: int = 16) -> Layout:
+def parity_layout(chunk_bytes: int = 16) -> ArenaLayout:
     """Own entry `a`; the row `p` protects `x` + `y` of one node and `z` of another."""
-    own, row = entry("a", 40), Entry("p", "", PARITY, ((0, 50),), "uint8", 50)
+    own, row = entry("a", 40), LayoutEntry("p", "", PARITY, ((0, 50),), "uint8", 50)
     strips = ((entry("x", 20), entry("y", 30)), (entry("z", 45),))
-    return Layout((own, row), chunk_bytes, rows=(ParityRow("p", strips),))
+    return ArenaLayout((own, row), chunk_bytes, rows=(ParityRow("p", strips),))
 
 
-def make_arena(folder: Path, layout: Layout) -> Arena:
+def make_arena(folder: Path, layout: ArenaLayout) -> Arena:
     return Arena.create("arena", layout, folder)
 
 
-def make_state(layout: Layout, seed: int = 0) -> dict[str, Tensor]:
+def make_state(layout: ArenaLayout, seed: int = 0) -> dict[str, Tensor]:
     numbers = torch.Generator().manual_seed(seed)
     return {
         e.key: torch.randint(0, 256, (e.num_bytes,), generator=numbers, dtype=torch.uint8)

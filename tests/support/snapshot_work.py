@@ -10,7 +10,6 @@ from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.models.model import LlamaModel
-from holdfast.plan.placement import CopyCosts
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.text import parse_plan
@@ -18,7 +17,8 @@ from holdfast.plan.timeline import evaluate
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.copier import Copier, CopyReport
 from holdfast.snapshot.gaps import PlacedCopies, place_workers
-from holdfast.snapshot.layout import Entry
+from holdfast.snapshot.layout import LayoutEntry
+from holdfast.snapshot.placement import CopyCosts
 from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
 from support.cluster import Store
 from support.training import Task
@@ -58,7 +58,7 @@ def train_with_snapshots(
     arena = Arena.create(f"arena-{worker}", layout, folder)
     copier = Copier(arena, chunk_bytes=2048)
 
-    def part(entry: Entry) -> torch.Tensor:
+    def part(entry: LayoutEntry) -> torch.Tensor:
         return trainer.slices[entry.tensor].part(entry.kind, entry.box)
 
     sources = {e.key: part(e) for e in layout.checked if e.tensor}
@@ -96,7 +96,7 @@ def _placement(plan: Plan, layouts: Sequence[Any], worker: str) -> Any:
     return found[worker]
 
 
-def _strip(entries: Sequence[Entry], expected: dict[str, bytes]) -> bytes:
+def _strip(entries: Sequence[LayoutEntry], expected: dict[str, bytes]) -> bytes:
     return b"".join(expected[entry.key] for entry in entries)
 
 

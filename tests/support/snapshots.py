@@ -10,10 +10,10 @@ from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.arena import Arena, Slot, Version
+from holdfast.snapshot.arena import Arena, ArenaSlot, Version
 from holdfast.snapshot.assemble import LoadReport, Want, assemble
 from holdfast.snapshot.catalog import Catalog
-from holdfast.snapshot.layout import KINDS, OTHER, PARITY, Entry, Layout, chunk_checksums
+from holdfast.snapshot.layout import KINDS, OTHER, PARITY, ArenaLayout, LayoutEntry, chunk_checksums
 from holdfast.snapshot.manifest import Holding, Manifest
 from holdfast.snapshot.parity import encode
 from holdfast.snapshot.share import Shares, plan_shares
@@ -32,7 +32,7 @@ def random_state(plan: Plan, seed: int = 0, dtype: torch.dtype = torch.float32) 
     }
 
 
-def flat_bytes(state: State, entry: Entry) -> memoryview:
+def flat_bytes(state: State, entry: LayoutEntry) -> memoryview:
     """What any holder has for an entry, as it lies in an arena."""
     if entry.kind == OTHER:
         return memoryview(bytes([7]) * entry.num_bytes)
@@ -41,7 +41,7 @@ def flat_bytes(state: State, entry: Entry) -> memoryview:
     return memoryview(piece.reshape(-1).view(torch.uint8).numpy())
 
 
-def fill_slot(slot: Slot, state: State) -> dict[str, list[int]]:
+def fill_slot(slot: ArenaSlot, state: State) -> dict[str, list[int]]:
     """Everything a worker does between `begin` and `seal`; the checksums for it."""
     layout = slot.layout
     for entry in layout.entries:
@@ -62,7 +62,7 @@ class Cluster:
         self.arenas = [self._create(layout) for layout in self.shares.layouts]
         self.copies = [self._create(layout) for layout in self.shares.copies]
 
-    def _create(self, layout: Layout) -> Arena:
+    def _create(self, layout: ArenaLayout) -> Arena:
         return Arena.create(f"holdfast-test-{layout.worker}@{layout.node}", layout, self.folder)
 
     @property

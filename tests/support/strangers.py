@@ -4,14 +4,14 @@ import random
 import socket
 import struct
 
-from holdfast.job.messages import Beat, NodeState, Proof, StatusRequest
-from holdfast.job.secret import ClientProof
-from holdfast.job.wire import HANDSHAKE, PROTOCOL, Channel, pack
+from holdfast.runtime.wire.frames import HANDSHAKE, PROTOCOL, Channel, pack
+from holdfast.runtime.wire.messages import Beat, NodeState, SecretProof, StatusRequest
+from holdfast.runtime.wire.secret import ClientProof
 
 SAMPLES = [
     pack(message)
     for message in (
-        Proof(protocol=PROTOCOL, role="agent", name="n0", nonce=b"x" * 32, proof=b"y" * 32),
+        SecretProof(protocol=PROTOCOL, role="agent", name="n0", nonce=b"x" * 32, proof=b"y" * 32),
         NodeState(node="n0", agent="evil", places=("n0.g0",)),
         Beat(sent_ms=1),
         StatusRequest(),

@@ -17,20 +17,20 @@ import torch.distributed as dist
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
-    Decided,
+    Explain,
     Fail,
     Finish,
     Kill,
     Leave,
-    Message,
     Record,
     Send,
     Start,
+    WorkerMessage,
 )
 from holdfast.control.facts import Fact, NodeConnected, Tick, WorkerExited, WorkerTold
 from holdfast.control.order import Freeze
 from holdfast.control.report import Member
-from holdfast.control.settings import Settings
+from holdfast.control.settings import ControlSettings
 from holdfast.control.state import WorkerState
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.groups import GroupBroken
@@ -73,13 +73,13 @@ class ThreadLink:
         self.job, self.member = job, member
         self.newest_freeze = 0
         self.is_open = True
-        self._words: queue.Queue[Message] = queue.Queue()
+        self._words: queue.Queue[WorkerMessage] = queue.Queue()
         self._call: Any = None
 
     def on_freeze(self, call: Any) -> None:
         self._call = call
 
-    def deliver(self, word: Message) -> None:
+    def deliver(self, word: WorkerMessage) -> None:
         if not self.is_open:
             return
         self._words.put(word)
@@ -88,7 +88,7 @@ class ThreadLink:
             if self._call is not None:
                 self._call(f"round {word.round}")
 
-    def wait(self, timeout_s: float) -> Message | None:
+    def wait(self, timeout_s: float) -> WorkerMessage | None:
         try:
             return self._words.get(timeout=timeout_s) if timeout_s else self._words.get_nowait()
         except queue.Empty:
@@ -171,7 +171,9 @@ class ThreadedJob:
 
     def _take_office(self) -> None:
         """A new coordinator, which knows the journal and what the agent tells it."""
-        settings = Settings(plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings)
+        settings = ControlSettings(
+            plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings
+        )
         self.coordinator = Coordinator(settings, tuple(self.journal))
         with suppress(queue.Empty):
             while True:
@@ -216,7 +218,7 @@ class ThreadedJob:
             case Start(member=member):
                 if member not in self.threads:
                     self._start(member)
-            case Decided(text=text):
+            case Explain(text=text):
                 self.decisions.append(text)
             case Finish():
                 self.is_over = True

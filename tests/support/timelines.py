@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.cli.what_if import lose_workers
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.timeline import Timeline, evaluate

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from holdfast.plan.lanes import Order
+from holdfast.plan.lanes import LaneOrder
 
 
 def torch_schedules() -> ModuleType:
@@ -17,41 +17,41 @@ def torch_schedules() -> ModuleType:
     return schedules
 
 
-def gpipe(depth: int, num_micro_batches: int) -> list[Order]:
+def gpipe(depth: int, num_micro_batches: int) -> list[LaneOrder]:
     return _single("ScheduleGPipe", depth, num_micro_batches)
 
 
-def one_f_one_b(depth: int, num_micro_batches: int) -> list[Order]:
+def one_f_one_b(depth: int, num_micro_batches: int) -> list[LaneOrder]:
     return _single("Schedule1F1B", depth, num_micro_batches)
 
 
-def looped_bfs(depth: int, virtual: int, num_micro_batches: int) -> list[Order]:
+def looped_bfs(depth: int, virtual: int, num_micro_batches: int) -> list[LaneOrder]:
     return _multi("ScheduleLoopedBFS", depth, virtual, num_micro_batches)
 
 
-def interleaved(depth: int, virtual: int, num_micro_batches: int) -> list[Order]:
+def interleaved(depth: int, virtual: int, num_micro_batches: int) -> list[LaneOrder]:
     return _multi("ScheduleInterleaved1F1B", depth, virtual, num_micro_batches)
 
 
-def interleaved_zero_bubble(depth: int, virtual: int, num_micro_batches: int) -> list[Order]:
+def interleaved_zero_bubble(depth: int, virtual: int, num_micro_batches: int) -> list[LaneOrder]:
     return _multi("ScheduleInterleavedZeroBubble", depth, virtual, num_micro_batches)
 
 
-def zbv(depth: int, num_micro_batches: int) -> list[Order]:
+def zbv(depth: int, num_micro_batches: int) -> list[LaneOrder]:
     return _multi("ScheduleZBVZeroBubble", depth, 2, num_micro_batches)
 
 
-def dual_pipe_v(depth: int, num_micro_batches: int) -> list[Order]:
+def dual_pipe_v(depth: int, num_micro_batches: int) -> list[LaneOrder]:
     return _multi("ScheduleDualPipeV", depth, 2, num_micro_batches)
 
 
-def _single(name: str, depth: int, num_micro_batches: int) -> list[Order]:
+def _single(name: str, depth: int, num_micro_batches: int) -> list[LaneOrder]:
     schedule = _bare(name, _num_stages=depth, _n_microbatches=num_micro_batches)
     table = schedule._get_pipeline_order()
     return [_convert(table[rank]) for rank in range(depth)]
 
 
-def _multi(name: str, depth: int, virtual: int, num_micro_batches: int) -> list[Order]:
+def _multi(name: str, depth: int, virtual: int, num_micro_batches: int) -> list[LaneOrder]:
     num_rounds = max(1, num_micro_batches // depth)
     schedule = _bare(
         name,
@@ -74,9 +74,9 @@ def _bare(name: str, **fields: object) -> Any:
     return schedule
 
 
-def _convert(actions: Iterable[Any]) -> Order:
+def _convert(actions: Iterable[Any]) -> LaneOrder:
     """Idle slots and gradient reductions go; a forward and backward done together come in turn."""
-    order: Order = []
+    order: LaneOrder = []
     for action in actions:
         if action is None:
             continue

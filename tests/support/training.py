@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.epoch import DTYPES, TrainerConfig
-from holdfast.engine.group_keys import Key
+from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.random import Numbers, dropout
@@ -25,8 +25,8 @@ from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.trainer import Trainer
 from holdfast.models.llama import LlamaOptions, initial_state
 from holdfast.models.model import LlamaModel
-from holdfast.plan.catalog import LlamaShape, llama_units
 from holdfast.plan.check import check_plan
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box, TensorSpec, Unit
 from reference.loop import Record, Settings, train
@@ -76,7 +76,7 @@ class WorkerRun:
 
     steps: list[StepReport]
     changes: list[ChangeReport]
-    same_objects: list[set[Key]]
+    same_objects: list[set[GroupKey]]
     """Per change, the groups that are the very objects they were before it."""
     slices: dict[str, tuple[Box, Any]]
     """Per tensor the box held at the end, and its values."""
@@ -132,8 +132,8 @@ class _Reporter:
         self.trainer: Trainer | None = None
         self.steps: list[StepReport] = []
         self.changes: list[ChangeReport] = []
-        self.same_objects: list[set[Key]] = []
-        self._groups: dict[Key, object] = {}
+        self.same_objects: list[set[GroupKey]] = []
+        self._groups: dict[GroupKey, object] = {}
 
     def watch(self, trainer: Trainer) -> None:
         self.trainer = trainer

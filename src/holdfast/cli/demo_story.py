@@ -9,10 +9,10 @@ from rich.text import Text
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.cli.what_if import lose_workers
 from holdfast.observe.quantities import format_share, format_time
-from holdfast.observe.timeline_terminal import Look, chart, legend, look_of
-from holdfast.observe.timeline_view import Notes, View, view_of
+from holdfast.observe.timeline_terminal import TerminalStyle, chart, legend, look_of
+from holdfast.observe.timeline_view import Notes, TimelineView, view_of
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan, Schedule
 from holdfast.plan.profile import Profile, UnitCost, slow_workers
 from holdfast.plan.timeline import Timeline, evaluate
@@ -28,7 +28,7 @@ EXTRA_IN_FLIGHT = 4
 class Picture(msgspec.Struct, frozen=True):
     title: str
     words: str
-    view: View
+    view: TimelineView
     timeline: Timeline
 
 
@@ -105,7 +105,7 @@ def _numbers(picture: Picture) -> dict[str, object]:
     }
 
 
-def _draw(picture: Picture, look: Look, first: float, console: Console) -> None:
+def _draw(picture: Picture, look: TerminalStyle, first: float, console: Console) -> None:
     timeline = picture.timeline
     console.print(Text(picture.title, style="bold"))
     console.print(picture.words)

@@ -16,18 +16,6 @@ from rich.text import Text
 
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.job.config import (
-    DataSection,
-    JobConfig,
-    JobSection,
-    ParallelSection,
-    RecoverySection,
-)
-from holdfast.job.faults import Fault
-from holdfast.job.final import read_final
-from holdfast.job.launcher import RunResult, run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.job.template import Template
 from holdfast.observe.crew_view import LiveCrew
 from holdfast.observe.events import (
     CoordinatorStarted,
@@ -38,6 +26,18 @@ from holdfast.observe.events import (
     StepDone,
 )
 from holdfast.observe.progress import describe_report, format_seconds
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ParallelSection,
+    RecoverySection,
+)
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import RunResult, run_job
+from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.record.final_state import read_final
 
 NUM_STEPS = 60
 MICRO_BATCHES = 6
@@ -57,7 +57,7 @@ TOLERANCE = 1e-9
 """Relative, of float64 runs whose sums are grouped otherwise."""
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
+class EqualityProof(msgspec.Struct, frozen=True, kw_only=True):
     """The disturbed run beside the undisturbed one."""
 
     faults: int
@@ -120,7 +120,7 @@ def train(*, as_json: bool) -> int:
     return result.exit_code or (0 if proof.holds else 1)
 
 
-def prove(calm: RunResult, result: RunResult, events: list[Event]) -> Proof:
+def prove(calm: RunResult, result: RunResult, events: list[Event]) -> EqualityProof:
     ours = read_final(Path(result.report.run_dir))
     theirs = read_final(Path(calm.report.run_dir))
     differences = [
@@ -128,7 +128,7 @@ def prove(calm: RunResult, result: RunResult, events: list[Event]) -> Proof:
     ]
     losses = {step.step: step.loss or 0.0 for step in result.steps}
     calm_losses = {step.step: step.loss or 0.0 for step in calm.steps}
-    return Proof(
+    return EqualityProof(
         faults=sum(isinstance(event, FaultInjected) for event in events),
         steps=len(losses),
         steps_lost=len(calm_losses) - len(losses.keys() & calm_losses.keys()),
@@ -147,7 +147,7 @@ def prove(calm: RunResult, result: RunResult, events: list[Event]) -> Proof:
 Timed = list[tuple[float, Event]]
 
 
-def _conclude(console: Console, result: RunResult, events: Timed, proof: Proof) -> None:
+def _conclude(console: Console, result: RunResult, events: Timed, proof: EqualityProof) -> None:
     console.print()
     console.print(_faults_table(events))
     word = "equal" if proof.holds else "NOT EQUAL"

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from holdfast.errors import HoldfastError
 from holdfast.sim.fuzz.campaign import Total, add_up, rules_without, run_seeds
-from holdfast.sim.fuzz.run import Broken, Run
+from holdfast.sim.fuzz.run import Broken, FuzzRun
 
 MAX_TOLD = 20
 
@@ -27,7 +27,7 @@ def run_fuzz(seeds: range, rules_off: str, processes: int, *, as_json: bool) -> 
     return 1 if total.broken else 0
 
 
-def _shown(runs: Iterator[Run], count: int) -> Iterator[Run]:
+def _shown(runs: Iterator[FuzzRun], count: int) -> Iterator[FuzzRun]:
     """With a bar, where somebody looks."""
     columns = (
         TextColumn("{task.description}"),

@@ -14,7 +14,7 @@ app = App(name="plan", help="Draw, check, compare and choose plans.")
 _SHAPE = Group.create_ordered("What runs where")
 _COSTS = Group.create_ordered("What it costs")
 _WHAT_IF = Group.create_ordered("What if")
-_OUTPUT = Group.create_ordered("Output")
+_OUTPUT = Group.create_ordered("ShowOutput")
 
 
 def _option(group: Group, text: str, *names: str) -> Parameter:
@@ -24,7 +24,7 @@ def _option(group: Group, text: str, *names: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ShapeOptions:
     """A regular plan by its degrees, or a plan file. None: not given."""
 
     plan: Annotated[Path | None, _option(_SHAPE, "Show this plan file.")] = None
@@ -75,7 +75,7 @@ class Shape:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Costs:
+class CostOptions:
     """Times; without any, the operation counts of the model are used."""
 
     forward: Annotated[
@@ -114,7 +114,7 @@ class WhatIf:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class ShowOutput:
     out: Annotated[
         tuple[Path, ...],
         _option(_OUTPUT, "Write a file: .svg, .html, .json (Perfetto trace), .toml (the plan)."),
@@ -133,7 +133,7 @@ class Output:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class ClusterOptions:
     """A model on devices: a layout is chosen, as far as no degrees are given, or a plan file."""
 
     model: Annotated[str, _option(_SHAPE, "Model, by name. [default: llama-7b]")] = "llama-7b"
@@ -165,7 +165,7 @@ class Cluster:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Advice:
+class AdviseOptions:
     dead: Annotated[
         tuple[str, ...], _option(_WHAT_IF, "WHO: this worker, node or role is gone, like n3.")
     ] = ()
@@ -185,8 +185,8 @@ class Advice:
     json: Annotated[bool, _option(_OUTPUT, "Print everything for other programs instead.")] = False
 
 
-_DEFAULTS = (Shape(), Costs(), WhatIf(), Output())
-_ADVICE = (Cluster(), Advice())
+_DEFAULTS = (ShapeOptions(), CostOptions(), WhatIf(), ShowOutput())
+_ADVICE = (ClusterOptions(), AdviseOptions())
 _FILE = Parameter(help="A plan file (TOML).")
 _JSON = Parameter(help="Print the result for other programs.", negative="", show_default=False)
 
@@ -194,10 +194,10 @@ _JSON = Parameter(help="Print the result for other programs.", negative="", show
 @app.command
 def show(
     *,
-    shape: Shape = _DEFAULTS[0],
-    costs: Costs = _DEFAULTS[1],
+    shape: ShapeOptions = _DEFAULTS[0],
+    costs: CostOptions = _DEFAULTS[1],
     what_if: WhatIf = _DEFAULTS[2],
-    output: Output = _DEFAULTS[3],
+    output: ShowOutput = _DEFAULTS[3],
 ) -> None:
     """Draw the timeline of one step: who computes what and when, and where workers idle.
 
@@ -243,7 +243,7 @@ def diff(
 
 
 @app.command
-def advise(*, cluster: Cluster = _ADVICE[0], advice: Advice = _ADVICE[1]) -> int:
+def advise(*, cluster: ClusterOptions = _ADVICE[0], advice: AdviseOptions = _ADVICE[1]) -> int:
     """Choose a plan for a cluster with failures; print it, the others, and why.
 
     holdfast plan advise --model llama-13b --devices 32 --profile h100 --dead n3 --slow n5.g2=0.5

@@ -7,24 +7,24 @@ from typing import Any
 
 from rich.table import Table
 
-from holdfast.cli.plan import Advice, Cluster
+from holdfast.cli.plan import AdviseOptions, ClusterOptions
 from holdfast.cli.plan_inputs import parse_bytes, read_plan, read_profile
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.errors import HoldfastError
-from holdfast.plan.candidate import Candidate
-from holdfast.plan.catalog import llama_units, model_shape
-from holdfast.plan.hardware import HARDWARE, hardware, hardware_profile
-from holdfast.plan.health import Health, Situation, health_of
-from holdfast.plan.layouts import layouts
+from holdfast.plan.model_catalog import llama_units, model_shape
 from holdfast.plan.plan import Limits, Plan
-from holdfast.plan.planner import Decision, Options, decide
 from holdfast.plan.profile import Profile
 from holdfast.plan.text import format_plan
 from holdfast.plan.units import Unit
 from holdfast.plan.workers import format_workers, worker_grid
+from holdfast.planner.candidate import Candidate
+from holdfast.planner.decision import Decision, Options, decide
+from holdfast.planner.hardware import HARDWARE, hardware, hardware_profile
+from holdfast.planner.health import Health, Situation, health_of
+from holdfast.planner.initial_layout import layouts
 
 
-def advise_plan(cluster: Cluster, advice: Advice) -> int:
+def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
     base, profile = _base(cluster)
     spares = _spares(cluster, base)
     health = health_of(base, advice.dead, parse_speeds(advice.slow), spares)
@@ -48,7 +48,7 @@ def advise_plan(cluster: Cluster, advice: Advice) -> int:
 # Inputs.
 
 
-def _base(cluster: Cluster) -> tuple[Plan, Profile]:
+def _base(cluster: ClusterOptions) -> tuple[Plan, Profile]:
     if cluster.plan is not None:
         plan = read_plan(cluster.plan)
         return plan, _profile(cluster, plan.units)
@@ -71,7 +71,7 @@ def _base(cluster: Cluster) -> tuple[Plan, Profile]:
     return found[0].plan, profile
 
 
-def _profile(cluster: Cluster, units: tuple[Unit, ...]) -> Profile:
+def _profile(cluster: ClusterOptions, units: tuple[Unit, ...]) -> Profile:
     if cluster.profile in HARDWARE:
         return hardware_profile(cluster.profile, units)
     path = Path(cluster.profile)
@@ -83,7 +83,7 @@ def _profile(cluster: Cluster, units: tuple[Unit, ...]) -> Profile:
     return read_profile(path)
 
 
-def _spares(cluster: Cluster, plan: Plan) -> tuple[str, ...]:
+def _spares(cluster: ClusterOptions, plan: Plan) -> tuple[str, ...]:
     """Further nodes, filled one after the other, behind those of the plan."""
     first = 1 + max(int(worker.partition(".")[0][1:]) for worker in plan.workers)
     return worker_grid(cluster.spares, _per_node(cluster), first)
@@ -101,7 +101,7 @@ def parse_speeds(texts: tuple[str, ...]) -> dict[str, float]:
     return slow
 
 
-def _per_node(cluster: Cluster) -> int:
+def _per_node(cluster: ClusterOptions) -> int:
     per_node = cluster.devices_per_node or (4 if cluster.devices <= 32 else 8)
     if per_node < 1 or cluster.devices < 1 or cluster.spares < 0 or cluster.tokens < 1:
         raise HoldfastError(

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.cli.plan import Costs, Shape
+from holdfast.cli.plan import CostOptions, ShapeOptions
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_shape, llama_units
+from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Limits, Plan, Schedule
 from holdfast.plan.profile import Link, Profile, UnitCost, parse_profile
 from holdfast.plan.text import parse_plan
@@ -48,7 +48,7 @@ def read_profile(path: Path) -> Profile:
         raise HoldfastError(f"{path}: {error}") from None
 
 
-def build_plan(shape: Shape) -> Plan:
+def build_plan(shape: ShapeOptions) -> Plan:
     plan = _from_file(shape) if shape.plan is not None else _from_degrees(shape)
     limit = plan.limits.device_bytes
     if shape.device_memory is not None:
@@ -60,7 +60,7 @@ def build_plan(shape: Shape) -> Plan:
     )
 
 
-def _from_file(shape: Shape) -> Plan:
+def _from_file(shape: ShapeOptions) -> Plan:
     for name in FIXED_BY_A_FILE:
         if getattr(shape, name) is not None:
             flag = "--" + name.replace("_", "-")
@@ -71,7 +71,7 @@ def _from_file(shape: Shape) -> Plan:
     return read_plan(_given(shape.plan, Path()))
 
 
-def _from_degrees(shape: Shape) -> Plan:
+def _from_degrees(shape: ShapeOptions) -> Plan:
     tokens = _given(shape.tokens, 4096)
     if tokens < 1:
         raise HoldfastError(f"--tokens {tokens}: at least 1 is needed")
@@ -92,7 +92,7 @@ def _from_degrees(shape: Shape) -> Plan:
     )
 
 
-def _schedule(shape: Shape, given: Schedule) -> Schedule:
+def _schedule(shape: ShapeOptions, given: Schedule) -> Schedule:
     """What the plan says, with what the command line says instead."""
     kind = _given(shape.schedule, given.kind)
     extra = _given(shape.extra_in_flight, given.extra_in_flight)
@@ -135,7 +135,9 @@ def parse_bytes(text: str) -> int:
 # Costs.
 
 
-def build_profile(costs: Costs, shape: Shape, plan: Plan, slow: dict[str, float]) -> Profile:
+def build_profile(
+    costs: CostOptions, shape: ShapeOptions, plan: Plan, slow: dict[str, float]
+) -> Profile:
     profile = read_profile(costs.profile) if costs.profile is not None else Profile()
     worker = worker_cost(costs)
     if worker is not None:
@@ -148,7 +150,7 @@ def build_profile(costs: Costs, shape: Shape, plan: Plan, slow: dict[str, float]
     )
 
 
-def worker_cost(costs: Costs) -> UnitCost | None:
+def worker_cost(costs: CostOptions) -> UnitCost | None:
     if costs.forward is None:
         for name in ("backward", "weight"):
             if getattr(costs, name) is not None:
@@ -164,7 +166,7 @@ def worker_cost(costs: Costs) -> UnitCost | None:
     return UnitCost(costs.forward, backward - weight, weight)
 
 
-def _link(costs: Costs, link: Link) -> Link:
+def _link(costs: CostOptions, link: Link) -> Link:
     latency = _given(costs.latency, link.latency)
     if latency < 0:
         raise HoldfastError(f"--latency {latency:g}: at least 0 is needed")
@@ -172,7 +174,7 @@ def _link(costs: Costs, link: Link) -> Link:
     return Link(latency, bandwidth)
 
 
-def describe_costs(costs: Costs, shape: Shape, profile: Profile) -> str:
+def describe_costs(costs: CostOptions, shape: ShapeOptions, profile: Profile) -> str:
     """Where the costs come from, so that nobody takes assumed times for measured ones."""
     if profile.worker is not None and costs.forward is not None:
         backward = profile.worker.backward_input + profile.worker.backward_weight

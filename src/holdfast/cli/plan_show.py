@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from holdfast.cli.plan import Costs, Output, Shape, WhatIf
+from holdfast.cli.plan import CostOptions, ShapeOptions, ShowOutput, WhatIf
 from holdfast.cli.plan_inputs import (
     build_plan,
     build_profile,
@@ -20,10 +20,10 @@ from holdfast.observe.timeline_html import timeline_html
 from holdfast.observe.timeline_json import timeline_numbers
 from holdfast.observe.timeline_svg import timeline_svg
 from holdfast.observe.timeline_terminal import draw
-from holdfast.observe.timeline_view import Notes, View, describe_shape, view_of
+from holdfast.observe.timeline_view import Notes, TimelineView, describe_shape, view_of
 from holdfast.observe.trace import timeline_trace
+from holdfast.plan.action_lists import lines_of, lower_timeline
 from holdfast.plan.check import check_plan
-from holdfast.plan.lower import lines_of, lower_timeline
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import slow_workers
 from holdfast.plan.text import format_plan
@@ -34,7 +34,7 @@ PIPE_WIDTH = 120
 """Characters a line may have where the output is no terminal."""
 
 
-def show_plan(shape: Shape, costs: Costs, what_if: WhatIf, output: Output) -> None:
+def show_plan(shape: ShapeOptions, costs: CostOptions, what_if: WhatIf, output: ShowOutput) -> None:
     _check_output(output)
     whole = build_plan(shape)
     plan, lost = lose_workers(whole, what_if.lost)
@@ -54,7 +54,7 @@ def show_plan(shape: Shape, costs: Costs, what_if: WhatIf, output: Output) -> No
     _show(timeline, notes, output)
 
 
-def _show(timeline: Timeline, notes: Notes, output: Output) -> None:
+def _show(timeline: Timeline, notes: Notes, output: ShowOutput) -> None:
     view = None if output.json and not output.out else view_of(timeline, notes)
     for path in output.out:
         if view is not None:
@@ -70,7 +70,7 @@ def _show(timeline: Timeline, notes: Notes, output: Output) -> None:
             print(f"wrote {path}")
 
 
-def _check_output(output: Output) -> None:
+def _check_output(output: ShowOutput) -> None:
     """Before any work: a wrong ending should not cost the user a minute."""
     for path in output.out:
         if path.suffix not in FORMATS:
@@ -79,7 +79,7 @@ def _check_output(output: Output) -> None:
         raise HoldfastError(f"--rows {output.rows}: at least 1 is needed")
 
 
-def _render(path: Path, timeline: Timeline, view: View) -> str:
+def _render(path: Path, timeline: Timeline, view: TimelineView) -> str:
     match path.suffix:
         case ".svg":
             return timeline_svg(view)

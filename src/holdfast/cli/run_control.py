@@ -6,15 +6,15 @@ import msgspec
 
 from holdfast.cli.plan_show import print_json
 from holdfast.errors import HoldfastError
-from holdfast.job.client import NotRunning, ask
-from holdfast.job.faults import FAULT_KINDS, Fault
-from holdfast.job.messages import Done, InjectRequest, StatusReply, StatusRequest
-from holdfast.job.settings import nearest
-from holdfast.job.status import Status
 from holdfast.observe.progress import describe_report
 from holdfast.observe.quantities import count
-from holdfast.observe.report import Report
+from holdfast.observe.report import RunReport
 from holdfast.observe.run_directory import REPORT
+from holdfast.runtime.config.settings import nearest
+from holdfast.runtime.coordinator.status import Status
+from holdfast.runtime.faults.kinds import FAULT_KINDS, Fault
+from holdfast.runtime.wire.client import NotRunning, ask
+from holdfast.runtime.wire.messages import Done, InjectRequest, StatusReply, StatusRequest
 
 
 def show_status(run_dir: Path, *, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def _show_end(run_dir: Path, *, as_json: bool) -> None:
     path = run_dir / REPORT
     if not path.is_file():
         raise HoldfastError(f"{run_dir}: nobody answers, and there is no report: it was killed")
-    report = msgspec.json.decode(path.read_bytes(), type=Report)
+    report = msgspec.json.decode(path.read_bytes(), type=RunReport)
     if as_json:
         print_json(report)
     else:

@@ -8,14 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.plan_show import make_console, print_json
-from holdfast.job.jobs import Job
-from holdfast.job.launcher import JobFailed, run_job
-from holdfast.job.prepare import prepare_job
-from holdfast.job.settings import read_config
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
 from holdfast.observe.progress import LiveProgress, PlainProgress, describe_report
 from holdfast.observe.quantities import count
 from holdfast.observe.timeline_view import describe_micro_batches, describe_shape
+from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.launch.job import Job
+from holdfast.runtime.launch.launcher import JobFailed, run_job
+from holdfast.runtime.launch.prepare import prepare_job
 
 
 def run_file(

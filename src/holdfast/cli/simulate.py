@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 _CLUSTER = Group.create_ordered("The cluster")
 _FAILURES = Group.create_ordered("What goes wrong")
-_OUTPUT = Group.create_ordered("Output")
+_OUTPUT = Group.create_ordered("SimulateOutput")
 
 
 def _option(group: Group, text: str, *names: str) -> Parameter:
@@ -20,7 +20,7 @@ def _option(group: Group, text: str, *names: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class SimulatedClusterOptions:
     devices: Annotated[int | None, _option(_CLUSTER, "Devices of the job. [default: 1024]")] = None
     model: Annotated[str, _option(_CLUSTER, "Model, by name. [default: llama-70b]")] = "llama-70b"
     replicas: Annotated[
@@ -49,7 +49,7 @@ class Cluster:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Failures:
+class FailureOptions:
     mtbf: Annotated[
         str | None,
         _option(_FAILURES, "Mean time between failures of the job, like 18m. [default: Llama 3's]"),
@@ -71,7 +71,7 @@ class Failures:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class SimulateOutput:
     policy: Annotated[
         str,
         _option(_OUTPUT, "all, or names like holdfast,ft-hsdp. [default: all]", "--policy"),
@@ -83,14 +83,14 @@ class Output:
     ] = None
 
 
-_DEFAULTS = (Cluster(), Failures(), Output())
+_DEFAULTS = (SimulatedClusterOptions(), FailureOptions(), SimulateOutput())
 
 
 def simulate(
     *,
-    cluster: Cluster = _DEFAULTS[0],
-    failures: Failures = _DEFAULTS[1],
-    output: Output = _DEFAULTS[2],
+    cluster: SimulatedClusterOptions = _DEFAULTS[0],
+    failures: FailureOptions = _DEFAULTS[1],
+    output: SimulateOutput = _DEFAULTS[2],
 ) -> None:
     """Run policies against the same failures and say where the time goes.
 

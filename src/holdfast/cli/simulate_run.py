@@ -12,19 +12,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from holdfast.cli.plan_inputs import read_text
-from holdfast.cli.simulate import Cluster, Failures, Output
+from holdfast.cli.simulate import FailureOptions, SimulatedClusterOptions, SimulateOutput
 from holdfast.errors import HoldfastError
 from holdfast.observe.goodput import BUCKETS
 from holdfast.observe.quantities import format_share
 from holdfast.observe.simulation_report import simulation_html
 from holdfast.sim.compare import POLICIES, choose_policies, run_policies
-from holdfast.sim.events import Event
-from holdfast.sim.hazards import Rates, draw_events
-from holdfast.sim.job import Job, make_job
+from holdfast.sim.events import HardwareEvent
+from holdfast.sim.hazards import HazardRates, draw_events
+from holdfast.sim.job import SimulatedJob, make_job
 from holdfast.sim.policy import Policy
 from holdfast.sim.records import Result
 from holdfast.sim.report import build_report
-from holdfast.sim.run import Settings
+from holdfast.sim.run import RunSettings
 from holdfast.sim.sweep import situation_cells, sweep_rate, sweep_scale
 from holdfast.sim.traces import parse_trace
 
@@ -37,10 +37,10 @@ SWEEP_MS = 8 * 3_600_000
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One job and what happens to it."""
 
-    job: Job
-    events: tuple[Event, ...]
-    settings: Settings
-    rates: Rates | None
+    job: SimulatedJob
+    events: tuple[HardwareEvent, ...]
+    settings: RunSettings
+    rates: HazardRates | None
     """None for a trace."""
     seed: int
     source: str
@@ -55,7 +55,7 @@ def parse_span(text: str, flag: str) -> int:
     return max(1, round(float(match[1]) * _UNITS_MS[match[2]]))
 
 
-def build_case(cluster: Cluster, failures: Failures) -> Case:
+def build_case(cluster: SimulatedClusterOptions, failures: FailureOptions) -> Case:
     if failures.hours is not None and failures.hours <= 0:
         raise HoldfastError(f"--hours {failures.hours:g}: above 0 is needed")
     if failures.trace is not None:
@@ -66,7 +66,7 @@ def build_case(cluster: Cluster, failures: Failures) -> Case:
         mtbf_ms, source = LLAMA3_DEVICE_MS // job.devices, "Llama 3's rate and mix of causes"
     else:
         mtbf_ms, source = parse_span(failures.mtbf, "--mtbf"), "Llama 3's mix of causes"
-    rates = Rates(
+    rates = HazardRates(
         mtbf_ms=mtbf_ms,
         fixed_gaps=failures.fixed_gaps,
         slow_ms=parse_span(failures.slow_mtbf, "--slow-mtbf") if failures.slow_mtbf else 0,
@@ -75,14 +75,14 @@ def build_case(cluster: Cluster, failures: Failures) -> Case:
     return Case(
         job=job,
         events=draw_events(job, rates, length_ms, failures.seed),
-        settings=Settings(length_ms=length_ms, mtbf_ms=mtbf_ms),
+        settings=RunSettings(length_ms=length_ms, mtbf_ms=mtbf_ms),
         rates=rates,
         seed=failures.seed,
         source=f"a failure every {_words(mtbf_ms)} on average, {source}",
     )
 
 
-def _from_trace(cluster: Cluster, failures: Failures, path: Path) -> Case:
+def _from_trace(cluster: SimulatedClusterOptions, failures: FailureOptions, path: Path) -> Case:
     for name, given in (("--mtbf", failures.mtbf), ("--slow-mtbf", failures.slow_mtbf)):
         if given is not None:
             raise HoldfastError(f"{name} {given} and --trace {path} contradict each other")
@@ -101,14 +101,14 @@ def _from_trace(cluster: Cluster, failures: Failures, path: Path) -> Case:
     return Case(
         job=job,
         events=events,
-        settings=Settings(length_ms=length_ms, mtbf_ms=max(1, trace.end_ms // max(1, removals))),
+        settings=RunSettings(length_ms=length_ms, mtbf_ms=max(1, trace.end_ms // max(1, removals))),
         rates=None,
         seed=failures.seed,
         source=f"{path.name}: {removals} nodes leave, {trace.num_places} places",
     )
 
 
-def _job(cluster: Cluster, devices: int, spares: int) -> Job:
+def _job(cluster: SimulatedClusterOptions, devices: int, spares: int) -> SimulatedJob:
     if cluster.devices_per_node < 1:
         raise HoldfastError(f"--devices-per-node {cluster.devices_per_node}: at least 1 is needed")
     for name in ("replicas", "stages", "tensor", "micro_batches"):
@@ -134,7 +134,9 @@ def _words(span_ms: int) -> str:
     return f"{span_ms} ms"
 
 
-def run_simulation(cluster: Cluster, failures: Failures, output: Output) -> None:
+def run_simulation(
+    cluster: SimulatedClusterOptions, failures: FailureOptions, output: SimulateOutput
+) -> None:
     names = choose_policies(output.policy)
     for path in (output.html, output.journal):
         if path is not None and not path.parent.is_dir():

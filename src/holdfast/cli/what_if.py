@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Plan, Route, Stage, whole_route
-from holdfast.plan.survive import without_workers
 from holdfast.plan.text_routes import parse_route
+from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import parse_range
 
 

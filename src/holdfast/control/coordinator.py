@@ -11,7 +11,8 @@ is not there may simply not have connected yet.
 
 from collections.abc import Sequence
 
-from holdfast.control.desk import Desk
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.delivery import Sender
 from holdfast.control.effects import Effect, Fail, Finish, Record
 from holdfast.control.facts import (
     Fact,
@@ -25,12 +26,11 @@ from holdfast.control.facts import (
     WorkerHung,
     WorkerTold,
 )
-from holdfast.control.history import Ended, Entry, StopAsked, TermBegun, Wanted
+from holdfast.control.journal_entries import Ended, JournalEntry, StopAsked, TermBegun, Wanted
 from holdfast.control.planned import begin_job, follow_change, order_change, void
 from holdfast.control.recovery import begin_if_needed, decide_if_answered
 from holdfast.control.report import Member
-from holdfast.control.sending import Sender
-from holdfast.control.settings import Settings
+from holdfast.control.settings import ControlSettings
 from holdfast.control.state import Kept, WorkerState
 from holdfast.control.verdicts import Blame, judge
 from holdfast.plan.plan import Plan
@@ -44,9 +44,9 @@ LOOK_AGAIN_MS = 1000
 class Coordinator:
     """`history`: the journal of the coordinators before, empty for a new job."""
 
-    def __init__(self, settings: Settings, history: Sequence[Entry] = ()) -> None:
+    def __init__(self, settings: ControlSettings, history: Sequence[JournalEntry] = ()) -> None:
         self.settings = settings
-        self._desk = Desk(settings)
+        self._desk = CoordinatorState(settings)
         self._desk.past.read(history)
         self._desk.inherited = dict(self._desk.past.fenced)
         self._sender = Sender(self._desk)

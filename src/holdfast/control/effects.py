@@ -4,7 +4,7 @@ Record is durable before anything after it is sent.
 
 import msgspec
 
-from holdfast.control.history import Entry
+from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 
@@ -28,18 +28,18 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
     """Everybody is done: nobody needs this worker's state any more."""
 
 
-Message = Freeze | Order | Void | Stop | Leave
+WorkerMessage = Freeze | Order | Void | Stop | Leave
 
 
 class Record(msgspec.Struct, frozen=True):
-    entry: Entry
+    entry: JournalEntry
 
 
 class Send(msgspec.Struct, frozen=True):
     """To one process; an agent drops it if that incarnation is not there."""
 
     member: Member
-    message: Message
+    message: WorkerMessage
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Start(msgspec.Struct, frozen=True):
     member: Member
 
 
-class Decided(msgspec.Struct, frozen=True):
+class Explain(msgspec.Struct, frozen=True):
     """For people: what was decided, and why."""
 
     text: str
@@ -74,4 +74,4 @@ class Fail(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect = Record | Send | Kill | Start | Decided | Finish | Fail
+Effect = Record | Send | Kill | Start | Explain | Finish | Fail

@@ -9,8 +9,8 @@ does not fit on it drops the unit. After a recovery nothing of all this is kept.
 
 from collections.abc import Iterable
 
-from holdfast.control.member import RULES
 from holdfast.control.rules import Rules
+from holdfast.control.worker_ledger import RULES
 
 
 class JoinerUnits:

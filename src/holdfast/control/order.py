@@ -19,8 +19,8 @@ import msgspec
 
 from holdfast.control.report import Addend, Outcome, Slot
 from holdfast.plan.plan import Plan
-from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
+from holdfast.plan.without_workers import without_workers
 
 
 class FullPlan(msgspec.Struct, frozen=True, tag="full"):

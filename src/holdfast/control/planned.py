@@ -5,15 +5,15 @@ when it is void and everybody has confirmed never to enter it. A member that is 
 entered it is a failure like any other: a round.
 """
 
-from holdfast.control.changes import plan_change, reachable, renamed, with_spares
-from holdfast.control.desk import Desk
-from holdfast.control.history import Dropped, EnteredByAll, Ordered, Voided, Wanted
+from holdfast.control.change_planning import plan_change, reachable, renamed, with_spares
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
+from holdfast.control.journal_state import members_of
 from holdfast.control.order import FullPlan, Order
-from holdfast.control.past import members_of
 from holdfast.plan.text import format_plan
 
 
-def begin_job(desk: Desk, born_ms: int) -> None:
+def begin_job(desk: CoordinatorState, born_ms: int) -> None:
     """The first order, when everybody is there, or as many as the model needs for long enough."""
     if desk.past.last is not None or desk.round is not None:
         return
@@ -40,7 +40,7 @@ def begin_job(desk: Desk, born_ms: int) -> None:
     desk.decided(f"order {number}: start, {order.reason}", order=str(number))
 
 
-def follow_change(desk: Desk) -> None:
+def follow_change(desk: CoordinatorState) -> None:
     """While a member of the last order is out nothing is given up: it may have switched, and a
     joiner with it. The round will tell.
     """
@@ -60,20 +60,20 @@ def follow_change(desk: Desk) -> None:
         desk.decided(f"change {change.number} came to nothing", order=str(change.number))
 
 
-def _void_if_pointless(desk: Desk) -> None:
+def _void_if_pointless(desk: CoordinatorState) -> None:
     if desk.standing.fenced_next:
         lost = ", ".join(str(member) for member in desk.standing.fenced_next)
         void(desk, f"{lost} is out")
 
 
-def void(desk: Desk, reason: str) -> None:
+def void(desk: CoordinatorState, reason: str) -> None:
     change = desk.past.outstanding
     if change is not None and desk.past.voided is None:
         desk.record(Voided(change.number, reason))
         desk.decided(f"change {change.number} is cancelled: {reason}", order=str(change.number))
 
 
-def order_change(desk: Desk) -> None:
+def order_change(desk: CoordinatorState) -> None:
     """The next one, if nothing is in its way."""
     past = desk.past
     if past.last is None or past.outstanding is not None or desk.round is not None or past.stop:
@@ -90,7 +90,7 @@ def order_change(desk: Desk) -> None:
         desk.decided(f"change {change.number}: {change.reason}", order=str(change.number))
 
 
-def _is_quiet(desk: Desk) -> bool:
+def _is_quiet(desk: CoordinatorState) -> bool:
     """Is everybody of the last order in it, well, and reachable?"""
     past, standing = desk.past, desk.standing
     assert past.last is not None
@@ -104,7 +104,7 @@ def _is_quiet(desk: Desk) -> bool:
     )
 
 
-def use_spares(desk: Desk) -> None:
+def use_spares(desk: CoordinatorState) -> None:
     """Names that cannot come back give their place in the wanted plan to spares."""
     wanted, available = desk.past.wanted, desk.available()
     missing = [name for name in wanted.workers if name not in available]

@@ -1,14 +1,14 @@
 """Holding rounds: when one begins, when it is decided, and what happens if state is lost."""
 
-from holdfast.control.changes import reachable
-from holdfast.control.desk import Desk
+from holdfast.control.change_planning import reachable
+from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.effects import Fail
-from holdfast.control.history import Ended, EnteredByAll, NumberTaken, Ordered
+from holdfast.control.journal_entries import Ended, EnteredByAll, NumberTaken, Ordered
+from holdfast.control.journal_state import members_of
 from holdfast.control.order import FullPlan, Order
-from holdfast.control.past import members_of
 from holdfast.control.planned import use_spares
 from holdfast.control.report import Member
-from holdfast.control.rounds import Decision, Lost, Round, decide, is_late
+from holdfast.control.rounds import NeedsRestore, Round, RoundDecision, decide, is_late
 from holdfast.control.snapshots import newest_whole
 from holdfast.control.verdicts import Blame, accuse
 from holdfast.plan.plan import Plan
@@ -16,7 +16,7 @@ from holdfast.plan.text import format_plan
 from holdfast.plan.workers import node_of
 
 
-def begin_if_needed(desk: Desk, blame: Blame) -> None:
+def begin_if_needed(desk: CoordinatorState, blame: Blame) -> None:
     if desk.round is not None or desk.past.last is None:
         return
     reason = _why(desk)
@@ -38,12 +38,12 @@ def begin_if_needed(desk: Desk, blame: Blame) -> None:
     desk.changed()
 
 
-def _asked(desk: Desk) -> list[Member]:
+def _asked(desk: CoordinatorState) -> list[Member]:
     assert desk.past.last is not None
     return desk.past.members() if desk.rules.decide_all else members_of(desk.past.last)
 
 
-def _why(desk: Desk) -> str:
+def _why(desk: CoordinatorState) -> str:
     past, standing = desk.past, desk.standing
     for member in standing.fenced:
         if _redo(desk, member):
@@ -63,16 +63,16 @@ def _why(desk: Desk) -> str:
     return ""
 
 
-def _redo(desk: Desk, member: Member) -> bool:
+def _redo(desk: CoordinatorState, member: Member) -> bool:
     return desk.rules.redo_verdict or member not in desk.inherited
 
 
-def decide_if_answered(desk: Desk, blame: Blame) -> None:
+def decide_if_answered(desk: CoordinatorState, blame: Blame) -> None:
     held = desk.round
     if held is None or held.waiting or not _is_stopped(desk, held):
         return
     made = decide(desk.past, held.reports, held.number, desk.settings.mode)
-    if isinstance(made, Lost):
+    if isinstance(made, NeedsRestore):
         _roll_back(desk, held, made.reason)
         return
     if made.is_entered:
@@ -82,7 +82,7 @@ def decide_if_answered(desk: Desk, blame: Blame) -> None:
     blame.progressed(made.step)
 
 
-def _is_stopped(desk: Desk, held: Round) -> bool:
+def _is_stopped(desk: CoordinatorState, held: Round) -> bool:
     """Can no step be finished any more in the epochs that may be in force? Each needs all its
     members, so one that has answered, or is dead for sure, is enough. A verdict is no proof:
     whoever is fenced and cannot be reached may go on.
@@ -100,14 +100,14 @@ def _is_stopped(desk: Desk, held: Round) -> bool:
     )
 
 
-def _is_dead(desk: Desk, member: Member) -> bool:
+def _is_dead(desk: CoordinatorState, member: Member) -> bool:
     """Its agent does not have its process any more, or went with it."""
     node = desk.roster.nodes.get(node_of(member.name))
     is_gone = member not in desk.roster.states
     return node is not None and (node.is_dead or (node.is_connected and is_gone))
 
 
-def entered_at(desk: Desk) -> int:
+def entered_at(desk: CoordinatorState) -> int:
     """The step that the outstanding change began with."""
     assert desk.past.outstanding is not None
     number = desk.past.outstanding.number
@@ -115,7 +115,7 @@ def entered_at(desk: Desk) -> int:
     return min(states[m].entered_at for m in desk.standing.inside if states[m].epoch == number)
 
 
-def _finish(desk: Desk, made: Decision) -> None:
+def _finish(desk: CoordinatorState, made: RoundDecision) -> None:
     desk.round = None
     desk.shares = made.shares
     desk.standing.has_shares = True
@@ -123,7 +123,7 @@ def _finish(desk: Desk, made: Decision) -> None:
     desk.decided(f"order {made.order.number}: {made.reason}", order=str(made.order.number))
 
 
-def _roll_back(desk: Desk, held: Round, reason: str) -> None:
+def _roll_back(desk: CoordinatorState, held: Round, reason: str) -> None:
     """To the newest whole snapshot, with whoever is there; waits until enough are."""
     use_spares(desk)
     available = desk.available()
@@ -136,11 +136,11 @@ def _roll_back(desk: Desk, held: Round, reason: str) -> None:
     if order is None:
         return
     step = order.at_step if order.kind == "start" else order.version
-    _finish(desk, Decision(order=order, step=step, shares={}, reason=order.reason))
+    _finish(desk, RoundDecision(order=order, step=step, shares={}, reason=order.reason))
 
 
 def _begin_anew(
-    desk: Desk, held: Round, target: Plan, incarnations: dict[str, int], reason: str
+    desk: CoordinatorState, held: Round, target: Plan, incarnations: dict[str, int], reason: str
 ) -> Order | None:
     order = Order(
         number=held.number,
@@ -162,7 +162,7 @@ def _begin_anew(
     return order_with(order, version=snapshot.version, agreed_in=snapshot.epoch, reason=why)
 
 
-def _has_no_step(desk: Desk, held: Round) -> bool:
+def _has_no_step(desk: CoordinatorState, held: Round) -> bool:
     """Has nobody who lives done a step since the job began? Then it begins again."""
     last, first = desk.past.last, desk.settings.first_step
     assert last is not None
@@ -184,7 +184,7 @@ def order_with(order: Order, *, version: int, agreed_in: int, reason: str) -> Or
     )
 
 
-def _unheard_nodes(desk: Desk) -> list[str]:
+def _unheard_nodes(desk: CoordinatorState) -> list[str]:
     """Nodes whose snapshots may still turn up."""
     after_ms = desk.settings.lost_after_ms
     return [
@@ -194,12 +194,12 @@ def _unheard_nodes(desk: Desk) -> list[str]:
     ]
 
 
-def _fail_if_hopeless(desk: Desk, reason: str, available: dict[str, int]) -> None:
+def _fail_if_hopeless(desk: CoordinatorState, reason: str, available: dict[str, int]) -> None:
     missing = [name for name in desk.past.wanted.workers if name not in available]
     if all(desk.can_never_return(name) for name in missing):
         fail(desk, f"{reason}; {', '.join(missing)} cannot be started again")
 
 
-def fail(desk: Desk, reason: str) -> None:
+def fail(desk: CoordinatorState, reason: str) -> None:
     desk.record(Ended(reason, is_failure=True))
     desk.effects.append(Fail(reason))

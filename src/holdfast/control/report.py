@@ -56,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.clip_factor / self.num_tokens
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     member: Member
     round: int
     """The freeze it answers."""

@@ -30,11 +30,11 @@ from typing import Literal
 import msgspec
 
 from holdfast.control.order import Share
-from holdfast.control.report import LOSS, LOSS_ADDEND, Addend, Outcome, Report, Slot
+from holdfast.control.report import LOSS, LOSS_ADDEND, Addend, Outcome, Slot, WorkerReport
 from holdfast.errors import invariant
+from holdfast.plan.exchanges import plan_exchanges
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
-from holdfast.plan.reduce import plan_exchanges
 
 Mode = Literal["exact", "fast"]
 
@@ -118,7 +118,7 @@ class StateLost(msgspec.Struct, frozen=True):
 def resolve(
     base: Plan,
     plan: Plan,
-    reports: Sequence[Report],
+    reports: Sequence[WorkerReport],
     *,
     base_epoch: int,
     mode: Mode = "exact",
@@ -165,7 +165,9 @@ def resolve(
 class _Step:
     """The step in flight, as the survivors with a role report it."""
 
-    def __init__(self, base: Plan, seated: dict[str, Report], version: int, epoch: int) -> None:
+    def __init__(
+        self, base: Plan, seated: dict[str, WorkerReport], version: int, epoch: int
+    ) -> None:
         self._base, self._seated, self._version, self._epoch = base, seated, version, epoch
         self._adders = slot_adders(base)
         exchanges = {
@@ -178,7 +180,7 @@ class _Step:
             for slot, exchange in exchanges.items()
         }
 
-    def _reported(self, worker: str) -> Report | None:
+    def _reported(self, worker: str) -> WorkerReport | None:
         """What counts for the step: who is behind, or began it under another plan, has nothing."""
         report = self._seated[worker]
         current = report.version == self._version and report.base == self._epoch
@@ -326,7 +328,7 @@ def slot_adders(plan: Plan) -> dict[Slot, tuple[int, ...]]:
     return found
 
 
-def _outcome(reports: dict[str, Report], version: int) -> Outcome:
+def _outcome(reports: dict[str, WorkerReport], version: int) -> Outcome:
     for report in reports.values():
         if report.version == version and report.outcome is not None:
             return report.outcome

@@ -14,12 +14,12 @@ from math import sqrt
 
 import msgspec
 
+from holdfast.control.journal_state import JournalState, members_of
 from holdfast.control.order import Order, PlanWithout, Share
-from holdfast.control.past import Past, members_of
-from holdfast.control.report import LOSS_ADDEND, Member, Report
+from holdfast.control.report import LOSS_ADDEND, Member, WorkerReport
 from holdfast.control.resolve import Resolution, StateLost, resolve
 from holdfast.errors import HoldfastError
-from holdfast.plan.survive import without_workers
+from holdfast.plan.without_workers import without_workers
 
 
 class Round(msgspec.Struct, kw_only=True):
@@ -27,9 +27,9 @@ class Round(msgspec.Struct, kw_only=True):
     since_ms: int
     reason: str
     waiting: dict[Member, None]
-    reports: dict[Member, Report]
+    reports: dict[Member, WorkerReport]
 
-    def answered(self, report: Report) -> None:
+    def answered(self, report: WorkerReport) -> None:
         if report.round == self.number and report.member in self.waiting:
             del self.waiting[report.member]
             self.reports[report.member] = report
@@ -39,7 +39,7 @@ class Round(msgspec.Struct, kw_only=True):
         self.reports.pop(member, None)
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RoundDecision(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
     step: int
     shares: dict[str, Share]
@@ -49,38 +49,42 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Lost(msgspec.Struct, frozen=True):
+class NeedsRestore(msgspec.Struct, frozen=True):
     """Only a snapshot can help."""
 
     reason: str
 
 
-Reports = Mapping[Member, Report]
+Reports = Mapping[Member, WorkerReport]
 
 
-def decide(past: Past, reports: Reports, number: int, mode: str) -> Decision | Lost:
+def decide(
+    past: JournalState, reports: Reports, number: int, mode: str
+) -> RoundDecision | NeedsRestore:
     assert past.last is not None
     if past.rules.final_rollback:
         late = [str(m) for m, r in reports.items() if is_late(past, r)]
         if late:
-            return Lost(f"{', '.join(late)} never entered {past.last.kind} {past.last.number}")
+            return NeedsRestore(
+                f"{', '.join(late)} never entered {past.last.kind} {past.last.number}"
+            )
     change = past.outstanding
     if change is None or not entered_by_all(past, change, reports):
         return _complete(past, reports, number, _base_epoch(past, reports), mode)
     made = _complete(past, reports, number, change.number, mode)
-    if isinstance(made, Lost) and _is_reversible(change, reports):
+    if isinstance(made, NeedsRestore) and _is_reversible(change, reports):
         return _complete(past, reports, number, _base_epoch(past, reports), mode)
     return made
 
 
-def is_late(past: Past, report: Report) -> bool:
+def is_late(past: JournalState, report: WorkerReport) -> bool:
     """Is a member of the last order still in a history before its rollback?"""
     assert past.last is not None
     is_member = past.last.incarnations.get(report.member.name) == report.member.incarnation
     return is_member and report.lineage < past.last.lineage
 
 
-def entered_by_all(past: Past, change: Order, reports: Reports) -> bool:
+def entered_by_all(past: JournalState, change: Order, reports: Reports) -> bool:
     alive = [member for member in members_of(change) if member in reports]
     return bool(alive) and all(reports[member].epoch == change.number for member in alive)
 
@@ -91,7 +95,7 @@ def _is_reversible(change: Order, reports: Reports) -> bool:
     return all(r.outcome is None or r.outcome.epoch != change.number for r in inside)
 
 
-def _base_epoch(past: Past, reports: Reports) -> int:
+def _base_epoch(past: JournalState, reports: Reports) -> int:
     last = past.last
     assert last is not None
     if past.outstanding is not None and any(
@@ -105,29 +109,31 @@ def _base_epoch(past: Past, reports: Reports) -> int:
 
 
 def _complete(
-    past: Past, reports: Reports, number: int, base_epoch: int, mode: str
-) -> Decision | Lost:
+    past: JournalState, reports: Reports, number: int, base_epoch: int, mode: str
+) -> RoundDecision | NeedsRestore:
     base_order, base = past.orders[base_epoch], past.plans[base_epoch]
     alive = {m.name: reports[m] for m in members_of(base_order) if m in reports}
     gone = tuple(name for name in base.workers if name not in alive)
     try:
         plan, _ = without_workers(base, gone)
     except HoldfastError as error:
-        return Lost(str(error))
+        return NeedsRestore(str(error))
     if not plan.stages:
-        return Lost("nobody is left")
+        return NeedsRestore("nobody is left")
     told = [alive[name] for name in alive]
     target = _known_target(past, told, base_epoch)
     is_fast = mode == "fast" and not target
     made = resolve(base, plan, told, base_epoch=base_epoch, mode="fast" if is_fast else "exact")
     if isinstance(made, StateLost):
-        return Lost(made.reason)
+        return NeedsRestore(made.reason)
     if target:
         made = _restricted(made, target, base.num_micro_batches)
     return _decision(past, made, number, gone, alive, plan.workers)
 
 
-def _known_target(past: Past, reports: list[Report], base_epoch: int) -> tuple[int, ...]:
+def _known_target(
+    past: JournalState, reports: list[WorkerReport], base_epoch: int
+) -> tuple[int, ...]:
     """What an order before this one has decided for the same step: there may be results of it."""
     last = past.last
     assert last is not None
@@ -156,13 +162,13 @@ def _target_of(made: Resolution) -> tuple[int, ...]:
 
 
 def _decision(
-    past: Past,
+    past: JournalState,
     made: Resolution,
     number: int,
     gone: tuple[str, ...],
-    alive: dict[str, Report],
+    alive: dict[str, WorkerReport],
     workers: tuple[str, ...],
-) -> Decision:
+) -> RoundDecision:
     assert past.last is not None
     order = Order(
         number=number,
@@ -178,7 +184,7 @@ def _decision(
     }
     if not past.rules.outcome_record:
         shares = {name: _own_outcome(share, number) for name, share in shares.items()}
-    return Decision(
+    return RoundDecision(
         order=order,
         step=made.version,
         shares=shares,
@@ -188,7 +194,7 @@ def _decision(
     )
 
 
-def _must_revert(past: Past, report: Report, base_epoch: int) -> bool:
+def _must_revert(past: JournalState, report: WorkerReport, base_epoch: int) -> bool:
     """Has it entered a change that came to nothing?"""
     order = past.orders.get(report.epoch)
     if order is None or order.kind != "change" or report.epoch == base_epoch:

@@ -8,7 +8,7 @@ from holdfast.control.rules import Rules
 from holdfast.plan.plan import Plan
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     """What the job runs with everybody, until another plan is wanted."""
     mode: Literal["exact", "fast"] = "exact"

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.control.past import Past
+from holdfast.control.journal_state import JournalState
 from holdfast.control.report import Slot
 from holdfast.control.state import Kept
-from holdfast.plan.reduce import plan_exchanges
+from holdfast.plan.exchanges import plan_exchanges
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def newest_whole(past: Past, kept: Iterable[Kept]) -> Snapshot | None:
+def newest_whole(past: JournalState, kept: Iterable[Kept]) -> Snapshot | None:
     parts: dict[tuple[int, int], dict[Slot, None]] = {}
     for part in kept:
         key = (part.version, part.epoch if past.rules.lineage else 0)
@@ -35,7 +35,7 @@ def newest_whole(past: Past, kept: Iterable[Kept]) -> Snapshot | None:
     return None
 
 
-def _is_whole(past: Past, epoch: int, slots: dict[Slot, None]) -> bool:
+def _is_whole(past: JournalState, epoch: int, slots: dict[Slot, None]) -> bool:
     exchanges = plan_exchanges(past.plans[epoch])
     return all(
         (unit, number) in slots

@@ -5,7 +5,7 @@ have been lost: the coordinator acts on states, not on events.
 
 import msgspec
 
-from holdfast.control.report import Member, Report, Slot
+from holdfast.control.report import Member, Slot, WorkerReport
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     """The workers it lost, where it knows."""
     is_done: bool = False
     """It has finished the last step and waits for leave."""
-    report: Report | None = None
+    report: WorkerReport | None = None
     """Of `round`, while it is frozen."""
 
 

@@ -6,13 +6,13 @@ time is gone. A broken group alone is nobody's fault, until the same worker is b
 again in the same step.
 """
 
-from holdfast.control.desk import Desk
-from holdfast.control.history import Fenced
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.journal_entries import Fenced
 from holdfast.control.report import Member
 from holdfast.plan.workers import node_of
 
 
-def judge(desk: Desk) -> None:
+def judge(desk: CoordinatorState) -> None:
     _unreachable(desk)
     _silent(desk)
     for member, reason in list(desk.gone.items()):
@@ -20,7 +20,7 @@ def judge(desk: Desk) -> None:
     desk.gone.clear()
 
 
-def fence(desk: Desk, member: Member, reason: str) -> None:
+def fence(desk: CoordinatorState, member: Member, reason: str) -> None:
     """A process without a seat that is gone needs no verdict: nothing depends on it."""
     is_member = member in desk.past.members()
     if desk.past.is_fenced(member) or not (is_member or member in desk.roster.states):
@@ -32,7 +32,7 @@ def fence(desk: Desk, member: Member, reason: str) -> None:
         desk.round.without(member)
 
 
-def _unreachable(desk: Desk) -> None:
+def _unreachable(desk: CoordinatorState) -> None:
     lost = desk.lost_nodes()
     if not lost:
         return
@@ -41,7 +41,7 @@ def _unreachable(desk: Desk) -> None:
             desk.gone.setdefault(member, f"{node_of(member.name)} cannot be reached")
 
 
-def _silent(desk: Desk) -> None:
+def _silent(desk: CoordinatorState) -> None:
     held = desk.round
     if held is not None and desk.now_ms - held.since_ms >= desk.settings.answer_ms:
         for member in held.waiting:
@@ -74,7 +74,7 @@ class Blame:
         return max(worn, key=lambda name: (accusers[name], name))
 
 
-def accuse(desk: Desk, blame: Blame) -> None:
+def accuse(desk: CoordinatorState, blame: Blame) -> None:
     """A round begins because groups broke: who is blamed, and is it enough?"""
     accusers: dict[str, int] = {}
     for member in desk.standing.broken:

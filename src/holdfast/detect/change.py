@@ -51,7 +51,7 @@ class Tuning(msgspec.Struct, frozen=True):
     """Bayes only: changes further back than this are one case."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class ShiftTest(msgspec.Struct, frozen=True):
     above: Flags
     below: Flags
     steps: Index
@@ -59,7 +59,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Test(Protocol):
-    def update(self, values: Array, noise: Array) -> Change: ...
+    def update(self, values: Array, noise: Array) -> ShiftTest: ...
     def clear(self, chosen: Flags) -> None: ...
     def state(self) -> list[Any]: ...
     def restore(self, state: list[Any]) -> None: ...
@@ -72,7 +72,7 @@ class PageHinkley:
         """Above and below."""
         self.steps: Array = np.zeros((2, num_series))
 
-    def update(self, values: Array, noise: Array) -> Change:
+    def update(self, values: Array, noise: Array) -> ShiftTest:
         tuning = self.tuning
         value = np.clip(values, -tuning.clip, tuning.clip)
         tolerance = np.maximum(tuning.tolerance, tuning.tolerance_noise * noise)
@@ -81,7 +81,7 @@ class PageHinkley:
         self.steps = np.where(self.sums > 0.0, self.steps + 1, 0.0)
         above, below = self.sums > threshold
         steps = np.where(below, self.steps[1], self.steps[0])
-        return Change(above, below, steps.astype(np.int64))
+        return ShiftTest(above, below, steps.astype(np.int64))
 
     def clear(self, chosen: Flags) -> None:
         self.sums[:, chosen] = 0.0
@@ -110,7 +110,7 @@ class Bayes:
         self.counts: Array = np.zeros(shape)
         self.clear(np.ones(num_series, dtype=np.bool_))
 
-    def update(self, values: Array, noise: Array) -> Change:
+    def update(self, values: Array, noise: Array) -> ShiftTest:
         tuning = self.tuning
         value = np.clip(values, -tuning.clip, tuning.clip)[:, None]
         # Cut values are not normal ones: a noise of a sixth of the cut keeps outliers harmless.
@@ -124,7 +124,7 @@ class Bayes:
         above = (self.weight * ndtr((mean - tolerance) / np.sqrt(spread))).sum(axis=1)
         below = (self.weight * ndtr((-mean - tolerance) / np.sqrt(spread))).sum(axis=1)
         steps = 1 + np.argmax(self.weight, axis=1).astype(np.int64)
-        return Change(above > tuning.certainty, below > tuning.certainty, steps)
+        return ShiftTest(above > tuning.certainty, below > tuning.certainty, steps)
 
     def _means(self, variance: Array) -> tuple[Array, Array]:
         """Mean since the change and its variance, for every time of the change."""

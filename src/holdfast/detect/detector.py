@@ -23,7 +23,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from holdfast.detect.change import Flags, Tuning
-from holdfast.detect.facts import StepObservation, WorkerReport
+from holdfast.detect.facts import StepObservation, WorkerTimes
 from holdfast.detect.localize import Moment
 from holdfast.detect.paths import PathWatch
 from holdfast.detect.predict import PathFactors, Predictor
@@ -41,7 +41,7 @@ NUM_MOMENTS = 12
 """Steps that the timeline is fitted to. Few say little: at the least this many are waited for."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class DetectorSettings(msgspec.Struct, frozen=True):
     warmup_steps: int = 16
     watch: WatchTuning = WatchTuning()
     path_watch: WatchTuning = WatchTuning(max_baseline=0.05)
@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
     forget: float = 0.998
 
 
-DEFAULT = Settings()
+DEFAULT = DetectorSettings()
 
 
 class Detector:
@@ -60,7 +60,7 @@ class Detector:
     """
 
     def __init__(
-        self, plan: Plan, profile: Profile = Profile(), settings: Settings = DEFAULT
+        self, plan: Plan, profile: Profile = Profile(), settings: DetectorSettings = DEFAULT
     ) -> None:
         self.plan, self.settings = plan, settings
         self.predictor = Predictor(plan, profile)
@@ -139,7 +139,7 @@ class Detector:
             )
         return features_of(seen.workloads, count)
 
-    def _worker_times(self, reports: Sequence[WorkerReport]) -> tuple[Array, Array]:
+    def _worker_times(self, reports: Sequence[WorkerTimes]) -> tuple[Array, Array]:
         """(worker, kind) -> seconds, and ends; NaN where nothing was reported."""
         kinds = self.predictor.work.kinds
         times: Array = np.full((len(self.workers), len(kinds)), np.nan)
@@ -151,7 +151,7 @@ class Detector:
             ended[numbers] = [report.ended for report in reports]
         return times, ended
 
-    def _numbers(self, reports: Sequence[WorkerReport]) -> list[int]:
+    def _numbers(self, reports: Sequence[WorkerTimes]) -> list[int]:
         try:
             return [self._number[report.worker] for report in reports]
         except KeyError as error:

@@ -21,7 +21,7 @@ def workload_of(lengths: tuple[int, ...] | list[int]) -> Workload:
     return Workload(sum(lengths), sum(length * length for length in lengths), len(lengths))
 
 
-class WorkerReport(msgspec.Struct, frozen=True):
+class WorkerTimes(msgspec.Struct, frozen=True):
     """What one worker computed in a step."""
 
     worker: str
@@ -52,5 +52,5 @@ class StepObservation(msgspec.Struct, frozen=True):
     step_time: float
     workloads: tuple[Workload, ...] = ()
     """One per micro-batch; empty: all alike."""
-    workers: tuple[WorkerReport, ...] = ()
+    workers: tuple[WorkerTimes, ...] = ()
     paths: tuple[PathReport, ...] = ()

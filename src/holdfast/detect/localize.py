@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from holdfast.detect.pace import Links, Shape
+from holdfast.detect.pace import PairTimes, PartShape
 from holdfast.detect.predict import Predictor, channel_lanes
 from holdfast.detect.workload import Array, Index
 
@@ -121,7 +121,7 @@ class _Trial:
         noise: float,
     ) -> None:
         self.predictor, self.base, self.noise, self.column = predictor, base, noise, column
-        self.shape: Shape = predictor.shapes[number]
+        self.shape: PartShape = predictor.shapes[number]
         self.lanes = self.shape.lanes[:, column]
         single = np.stack([moment.durations[number][:, column] for moment in moments], axis=1)
         self.durations: Array = np.repeat(single, len(FACTORS), axis=1)
@@ -137,7 +137,7 @@ class _Trial:
             found.append((*self._best(ends), (lane,)))
         return found
 
-    def slow_paths(self, links: Links) -> list[Guess]:
+    def slow_paths(self, links: PairTimes) -> list[Guess]:
         program = self.predictor.program
         pairs = channel_lanes(program)
         channel = [program.channel[op] for op in self.shape.ops[:, self.column].tolist()]
@@ -150,12 +150,12 @@ class _Trial:
             found.append((*self._best(ends), pair))
         return found
 
-    def _links(self, factor: Array | float) -> Links | None:
+    def _links(self, factor: Array | float) -> PairTimes | None:
         links = self.shape.links
         if links is None:
             return None
         own = slice(self.column, self.column + 1)
-        return Links(links.occupancy[:, own] * factor, links.latency[:, own] * factor)
+        return PairTimes(links.occupancy[:, own] * factor, links.latency[:, own] * factor)
 
     def _best(self, ends: Array) -> tuple[float, float]:
         """(loss, factor) of the factor that fits best over all steps."""

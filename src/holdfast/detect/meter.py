@@ -8,7 +8,7 @@ median is robust and their sum is not.
 from collections.abc import Sequence
 from statistics import median_low
 
-from holdfast.detect.facts import PathReport, WorkerReport
+from holdfast.detect.facts import PathReport, WorkerTimes
 
 
 class StepMeter:
@@ -29,9 +29,9 @@ class StepMeter:
         """A message or reduction took `seconds` once all its ends were ready."""
         self._paths.setdefault((members, num_bytes), []).append(seconds)
 
-    def report(self) -> tuple[WorkerReport, Sequence[PathReport]]:
+    def report(self) -> tuple[WorkerTimes, Sequence[PathReport]]:
         """What was added up; the meter starts anew."""
-        worker = WorkerReport(self.worker, self._times, self._ended)
+        worker = WorkerTimes(self.worker, self._times, self._ended)
         paths = [
             PathReport(members, num_bytes, median_low(times))
             for (members, num_bytes), times in self._paths.items()

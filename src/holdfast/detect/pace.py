@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from holdfast.detect.workload import Array, Index
-from holdfast.plan.lanes import Part
+from holdfast.plan.lanes import LanePart
 from holdfast.plan.profile import Profile, message_link
 from holdfast.plan.timeline import Program
 
@@ -31,14 +31,14 @@ ahead on its channel, its wave, its bytes.
 """
 
 
-class Links(msgspec.Struct, frozen=True):
+class PairTimes(msgspec.Struct, frozen=True):
     """What the messages of the computations of a shape take, one row each; columns are parts."""
 
     occupancy: Array
     latency: Array
 
 
-class Shape(msgspec.Struct, frozen=True):
+class PartShape(msgspec.Struct, frozen=True):
     """Parts that look alike. Computations are numbered in the order of their waves."""
 
     parts: tuple[int, ...]
@@ -54,9 +54,9 @@ class Shape(msgspec.Struct, frozen=True):
     """The message before its own on the same channel."""
     last: Index
     """Per lane, its last computation."""
-    links: Links | None
+    links: PairTimes | None
 
-    def ends(self, durations: Array, links: Links | None = None) -> Array:
+    def ends(self, durations: Array, links: PairTimes | None = None) -> Array:
         """When each computation ends. `durations` has a row per computation and any columns."""
         num_ops, columns = durations.shape
         # One row more, always zero, stands for "nothing".
@@ -75,7 +75,7 @@ class Shape(msgspec.Struct, frozen=True):
         return end
 
 
-def compile_shapes(program: Program, profile: Profile) -> tuple[Shape, ...]:
+def compile_shapes(program: Program, profile: Profile) -> tuple[PartShape, ...]:
     """One shape per kind of part, in the order in which they first appear."""
     found: dict[tuple[int, Signature], list[tuple[int, list[int]]]] = {}
     for number, part in enumerate(program.layout.parts):
@@ -88,7 +88,7 @@ def compile_shapes(program: Program, profile: Profile) -> tuple[Shape, ...]:
     )
 
 
-def _describe(program: Program, part: Part) -> tuple[list[int], Signature]:
+def _describe(program: Program, part: LanePart) -> tuple[list[int], Signature]:
     """The computations of a part by wave, and what they wait for. Two parts with equal signatures
     differ in their durations and links only.
     """
@@ -137,7 +137,7 @@ def _waves(
     return wave
 
 
-def _before(program: Program, part: Part) -> dict[int, list[tuple[int, int]]]:
+def _before(program: Program, part: LanePart) -> dict[int, list[tuple[int, int]]]:
     """For every computation: its lanes (counted within the part), and the one before it there."""
     before: dict[int, list[tuple[int, int]]] = {}
     for number, lane in enumerate(part.lanes):
@@ -148,7 +148,7 @@ def _before(program: Program, part: Part) -> dict[int, list[tuple[int, int]]]:
     return before
 
 
-def _ahead(program: Program, part: Part) -> dict[int, int]:
+def _ahead(program: Program, part: LanePart) -> dict[int, int]:
     """Messages of one channel come from one stage, so they leave in the order of its lane."""
     ahead: dict[int, int] = {}
     latest: dict[int, int] = {}
@@ -166,7 +166,7 @@ def _make_shape(
     profile: Profile,
     signature: Signature,
     members: list[tuple[int, list[int]]],
-) -> Shape:
+) -> PartShape:
     num_ops = len(signature)
     width = max(len(entry[0]) for entry in signature)
     before = np.full((num_ops, width), num_ops, dtype=np.int64)
@@ -176,7 +176,7 @@ def _make_shape(
     ops = np.array([numbers for _, numbers in members], dtype=np.int64).T
     parts = tuple(number for number, _ in members)
     lanes = np.array([program.layout.parts[number].lanes for number in parts], dtype=np.int64).T
-    return Shape(
+    return PartShape(
         parts=parts,
         ops=ops,
         lanes=lanes,
@@ -206,7 +206,7 @@ def _last(program: Program, lanes: Index, ops: Index) -> Index:
     return np.array([row[order[-1]] if order else len(row) for order in orders], dtype=np.int64)
 
 
-def _links(program: Program, profile: Profile, ops: Index) -> Links | None:
+def _links(program: Program, profile: Profile, ops: Index) -> PairTimes | None:
     plan = program.layout.plan
     found = [message_link(profile, plan.stages[a], plan.stages[b]) for a, b in program.channels]
     if not any(link.latency or link.bandwidth for link in found):
@@ -216,4 +216,4 @@ def _links(program: Program, profile: Profile, ops: Index) -> Links | None:
     pace = np.array([1.0 / link.bandwidth if link.bandwidth else 0.0 for link in found] + [0.0])
     latency = np.array([link.latency for link in found] + [0.0])
     channel = np.array(program.channel, dtype=np.int64)[ops]
-    return Links(pace[channel] * num_bytes, latency[channel])
+    return PairTimes(pace[channel] * num_bytes, latency[channel])

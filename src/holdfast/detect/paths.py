@@ -16,7 +16,7 @@ from holdfast.detect.verdict import Verdict, path_members, path_name
 from holdfast.detect.watch import MIN_PEERS, Shift, Watch, WatchTuning
 from holdfast.detect.words import connection_verdict, path_verdict
 from holdfast.detect.workload import Array, Index
-from holdfast.plan.lanes import Layout
+from holdfast.plan.lanes import LaneLayout
 from holdfast.plan.workers import node_of
 
 Kind = tuple[bool, int, int]
@@ -24,7 +24,7 @@ Kind = tuple[bool, int, int]
 
 
 class PathWatch:
-    def __init__(self, layout: Layout, tuning: WatchTuning) -> None:
+    def __init__(self, layout: LaneLayout, tuning: WatchTuning) -> None:
         self.layout, self.tuning = layout, tuning
         self.seen: dict[tuple[str, Kind], list[float]] = {}
         """Times of the warm-up."""

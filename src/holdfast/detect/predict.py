@@ -8,14 +8,14 @@ prediction is of this job on these devices, so whatever the step takes beyond it
 import msgspec
 import numpy as np
 
-from holdfast.detect.pace import Links, Shape, compile_shapes
+from holdfast.detect.pace import PairTimes, PartShape, compile_shapes
 from holdfast.detect.workload import Array, Index, WorkloadModel
 from holdfast.errors import invariant
-from holdfast.plan.lanes import Layout, layout_of
-from holdfast.plan.orders import compute_orders
+from holdfast.plan.lanes import LaneLayout, layout_of
 from holdfast.plan.plan import Plan
-from holdfast.plan.profile import Costs, Profile, resolve
+from holdfast.plan.profile import LayoutCosts, Profile, resolve
 from holdfast.plan.timeline import Program, compile_program, run
+from holdfast.schedule.orders import compute_orders
 
 KINDS = "FBIW"
 
@@ -52,7 +52,7 @@ class Work(msgspec.Struct, frozen=True):
         return (int(self.lane_class.max()) + 1) * len(self.kinds)
 
 
-def work_of(program: Program, costs: Costs) -> Work:
+def work_of(program: Program, costs: LayoutCosts) -> Work:
     layout = program.layout
     held = [_held(layout, lane) for lane in range(len(layout.lanes))]
     classes = tuple(dict.fromkeys(held))
@@ -81,13 +81,13 @@ def work_of(program: Program, costs: Costs) -> Work:
     )
 
 
-def _held(layout: Layout, lane: int) -> ClassKey:
+def _held(layout: LaneLayout, lane: int) -> ClassKey:
     """Lanes with the same units and degrees do the same work."""
     stages = [layout.plan.stages[number] for number in layout.lane_stages[lane]]
     return tuple((stage.first, stage.stop, stage.tensor, stage.shard) for stage in stages)
 
 
-def _lane_totals(layout: Layout, lane: int, costs: Costs, kinds: str) -> list[float]:
+def _lane_totals(layout: LaneLayout, lane: int, costs: LayoutCosts, kinds: str) -> list[float]:
     """What one micro-batch costs a lane over all its stages, by kind; where the profile knows
     nothing, every stage counts 1.
     """
@@ -139,7 +139,7 @@ class PathFactors:
     def __init__(self, factors: dict[tuple[int, int], float] | None = None) -> None:
         self.factors = factors or {}
 
-    def apply(self, predictor: Predictor, shape: Shape) -> Links | None:
+    def apply(self, predictor: Predictor, shape: PartShape) -> PairTimes | None:
         if shape.links is None or not self.factors:
             return shape.links
         factor = np.ones(shape.ops.shape)
@@ -148,7 +148,7 @@ class PathFactors:
         for number, pair in enumerate(lanes):
             if pair in self.factors:
                 factor[channel == number] = self.factors[pair]
-        return Links(shape.links.occupancy * factor, shape.links.latency * factor)
+        return PairTimes(shape.links.occupancy * factor, shape.links.latency * factor)
 
 
 def channel_lanes(program: Program) -> list[tuple[int, int]]:

@@ -15,12 +15,12 @@ from holdfast.detect.verdict import (
     percent,
 )
 from holdfast.detect.watch import Shift, Watch
-from holdfast.plan.lanes import Layout
+from holdfast.plan.lanes import LaneLayout
 from holdfast.plan.plan import Plan
 
 
 def worker_verdicts(
-    plan: Plan, layout: Layout, watch: Watch, shifts: Sequence[Shift], step: int
+    plan: Plan, layout: LaneLayout, watch: Watch, shifts: Sequence[Shift], step: int
 ) -> list[Verdict]:
     """One verdict per lane: its workers wait for each other, so they slow down together, and only
     a probe can say which of them is the cause.

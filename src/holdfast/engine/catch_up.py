@@ -27,7 +27,7 @@ from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.engine.movement import CorruptPiece, digest
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.state import KINDS, Bucket, WorkerState
+from holdfast.engine.state import KINDS, Bucket, TensorState
 from holdfast.errors import invariant
 from holdfast.plan.units import box_size
 
@@ -37,7 +37,7 @@ class CatchUp:
 
     def __init__(
         self,
-        state: WorkerState,
+        state: TensorState,
         groups: Mapping[str, LiveGroup],
         config: OptimizerConfig,
         lineage: int,
@@ -162,9 +162,9 @@ class CatchUp:
                 self.outcome = outcome
         return outcome.step + 1 if fits else -1
 
-    def _alone(self, unit: int) -> WorkerState:
+    def _alone(self, unit: int) -> TensorState:
         """A state of one unit's slices, for an optimizer of its own."""
-        part = WorkerState(self._state.plan, self._state.worker, {})
+        part = TensorState(self._state.plan, self._state.worker, {})
         part.slices = {name: self._state.slices[name] for name, _ in self._pieces[unit]}
         part.buckets = {unit: Bucket(unit, part.slices.values())}
         return part

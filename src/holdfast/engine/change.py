@@ -12,19 +12,19 @@ import msgspec
 
 from holdfast.control.order import Order
 from holdfast.engine.background import Background
-from holdfast.engine.epoch import Epoch
+from holdfast.engine.epoch import LiveEpoch
 from holdfast.engine.feed import Feeder, fed_pieces
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.engine.mesh import Mesh, make_mesh
-from holdfast.engine.state import WorkerState
+from holdfast.engine.state import TensorState
 from holdfast.plan.plan import Plan
 from holdfast.plan.transition import Transition, plan_transition
 
-Links = dict[str, LiveGroup]
+FeedGroups = dict[str, LiveGroup]
 PATIENCE_S = 5.0
 
 
-class Change:
+class PendingChange:
     def __init__(
         self,
         order: Order,
@@ -75,7 +75,7 @@ class Change:
 class Giving(msgspec.Struct, frozen=True):
     """What a source needs to give its state away."""
 
-    state: WorkerState
+    state: TensorState
     lock: Any
     """Held while state changes."""
     where: Callable[[], tuple[int, int]]
@@ -86,10 +86,10 @@ class Giving(msgspec.Struct, frozen=True):
 def prepare_change(
     order: Order,
     plan: Plan,
-    before: Epoch,
+    before: LiveEpoch,
     communicator: Communicator,
     giving: Giving | None = None,
-) -> Change:
+) -> PendingChange:
     """`giving`: of a worker with a role now, which may have to feed others."""
     number, worker = order.number, communicator.worker
     fed = [joiner.name for joiner in order.joiners]
@@ -104,7 +104,7 @@ def prepare_change(
     def meet() -> LiveGroup | None:
         return communicator.make("meeting", members, number) if meets else None
 
-    return Change(
+    return PendingChange(
         order,
         plan,
         transition,
@@ -147,11 +147,11 @@ def start_feeds(
     ]
 
 
-def join_links(communicator: Communicator, order: Order, joiner: str) -> Background[Links]:
+def join_links(communicator: Communicator, order: Order, joiner: str) -> Background[FeedGroups]:
     """A joiner's links to its sources."""
     sources: Mapping[int, str] = next(j.sources for j in order.joiners if j.name == joiner)
 
-    def make() -> Links:
+    def make() -> FeedGroups:
         return {
             source: communicator.make("feed", (source, joiner), order.number)
             for source in sorted(set(sources.values()))

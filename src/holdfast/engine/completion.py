@@ -17,11 +17,11 @@ from torch import Tensor
 from holdfast.control.order import Share
 from holdfast.control.report import LOSS_ADDEND, Addend, Slot
 from holdfast.control.resolve import slot_adders
-from holdfast.engine.state import WorkerState, local_index
+from holdfast.engine.state import TensorState, local_index
+from holdfast.plan.exchanges import Exchange, plan_exchanges, restrict
 from holdfast.plan.plan import Plan
-from holdfast.plan.reduce import Exchange, plan_exchanges, restrict
 
-Contribution = Literal["sum", "result", "nothing", "none needed"]
+GivenPart = Literal["sum", "result", "nothing", "none needed"]
 Losses = dict[int, tuple[Tensor, int]]
 """Micro-batch -> its loss sum and its number of tokens."""
 
@@ -29,7 +29,7 @@ Losses = dict[int, tuple[Tensor, int]]
 class Slots:
     """The slots a worker holds, and what its units add to them."""
 
-    def __init__(self, state: WorkerState, base: Plan, workers: Collection[str]) -> None:
+    def __init__(self, state: TensorState, base: Plan, workers: Collection[str]) -> None:
         """`base` numbers them; `workers` are those who take part."""
         self.exchanges: dict[Slot, Exchange] = {
             (unit, number): exchange
@@ -53,7 +53,7 @@ class Completion:
         self,
         share: Share,
         slots: Slots,
-        state: WorkerState,
+        state: TensorState,
         results: Collection[Slot],
         losses: Losses,
     ) -> None:
@@ -79,7 +79,7 @@ class Completion:
             for piece in self._slots.exchanges[slot].pieces
         ]
 
-    def contribution(self, slot: Slot) -> Contribution:
+    def contribution(self, slot: Slot) -> GivenPart:
         if slot in self.share.done:
             return "none needed"
         if slot in self.share.give:

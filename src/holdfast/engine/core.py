@@ -8,20 +8,19 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from holdfast.control.effects import Leave, Message, Stop, Void
-from holdfast.control.member import MemberLedger
+from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
 from holdfast.control.order import Freeze, Order, read_plan
-from holdfast.control.report import Member, Outcome, Report
+from holdfast.control.report import Member, Outcome, WorkerReport
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.agreement import Agreed
-from holdfast.engine.arena_plan import SnapshotOptions
 from holdfast.engine.background import Background
-from holdfast.engine.change import Change, Giving, prepare_change
+from holdfast.engine.change import Giving, PendingChange, prepare_change
 from holdfast.engine.data import DataSource
-from holdfast.engine.epoch import Epoch, Model, TrainerConfig, Workshop, checksums
-from holdfast.engine.group_keys import Key
+from holdfast.engine.epoch import LiveEpoch, Model, TrainerConfig, Workshop, checksums
+from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
 from holdfast.engine.interpreter import Hooks
-from holdfast.engine.link import Link
+from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.engine.reports import StepReport
@@ -29,6 +28,7 @@ from holdfast.engine.snapshots import Keeper, Snapshots
 from holdfast.engine.state import Slice
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
+from holdfast.snapshot.arena_plan import SnapshotOptions
 from holdfast.snapshot.gaps import Gaps
 from holdfast.snapshot.layout import Version
 
@@ -48,11 +48,11 @@ class TrainerCore:
         data: DataSource,
         config: TrainerConfig,
         store: Any,
-        link: Link,
+        link: CoordinatorLink,
         hooks: Hooks | None = None,
     ) -> None:
         self.worker, self._config, self._store, self._link = member.name, config, store, link
-        self.ledger = MemberLedger(member)
+        self.ledger = WorkerLedger(member)
         self._hooks = hooks or Hooks()
         self._hooks.before_agree = self._update_ready
         self._hooks.after_apply = self._give_result
@@ -68,14 +68,14 @@ class TrainerCore:
             timeout_ms=config.timeout_ms,
         )
         self._plans: dict[int, Plan] = {}
-        self._epoch: Epoch | None = None
-        self._before: Epoch | None = None
+        self._epoch: LiveEpoch | None = None
+        self._before: LiveEpoch | None = None
         """The epoch before a change, until everybody was seen in the new one."""
         self._num_updates = 0
         self._order: Order | None = None
         """Accepted, and not carried out yet."""
-        self._change: Change | None = None
-        self._report: Report | None = None
+        self._change: PendingChange | None = None
+        self._report: WorkerReport | None = None
         self._stopping = self._stopped = self._left = False
         self._broken_at = self._ended_at = 0.0
         """When this worker could not go on; when its last step was over."""
@@ -139,7 +139,7 @@ class TrainerCore:
             self._hear(word)
             timeout_s = 0.0
 
-    def _hear(self, word: Message) -> None:
+    def _hear(self, word: WorkerMessage) -> None:
         match word:
             case Stop():
                 self._stopping = True
@@ -175,7 +175,7 @@ class TrainerCore:
         else:
             self._order = order
 
-    def _prepare(self, order: Order) -> Change:
+    def _prepare(self, order: Order) -> PendingChange:
         epoch, plan = self._epoch, self._plans[order.number]
         assert epoch is not None
         assert epoch.state is not None
@@ -243,7 +243,7 @@ class TrainerCore:
             )
         )
 
-    def _follow(self, epoch: Epoch, outcome: Outcome) -> None:
+    def _follow(self, epoch: LiveEpoch, outcome: Outcome) -> None:
         assert epoch.interpreter is not None
         start = time.perf_counter()
         epoch.interpreter.follow(outcome)
@@ -276,7 +276,7 @@ class TrainerCore:
         self._closer = Background("closing groups", close)
 
     def _build(
-        self, plan: Plan, number: int, more: Sequence[Key] = (), *, warm: bool = False
+        self, plan: Plan, number: int, more: Sequence[GroupKey] = (), *, warm: bool = False
     ) -> Background[Mesh]:
         communicator = self.communicator
         return Background(

@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from holdfast.control.member import MemberLedger
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.completion import Completion, Slots
 from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource
@@ -18,16 +18,16 @@ from holdfast.engine.movement import digest
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reduction import Reduction
-from holdfast.engine.rehearsal import rehearse
-from holdfast.engine.state import KINDS, Slice, WorkerState, build_state
+from holdfast.engine.state import KINDS, Slice, TensorState, build_state
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
-from holdfast.engine.unit_module import Place, UnitModule
+from holdfast.engine.unit_module import UnitModule, UnitPlacement
+from holdfast.engine.warm_up import rehearse
 from holdfast.errors import HoldfastError
+from holdfast.plan.action_lists import lower
 from holdfast.plan.actions import Action
+from holdfast.plan.exchanges import plan_exchanges
 from holdfast.plan.holders import HolderMap
-from holdfast.plan.lower import lower
 from holdfast.plan.plan import Plan
-from holdfast.plan.reduce import plan_exchanges
 from holdfast.plan.units import Box
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -59,18 +59,18 @@ class Model(Protocol):
     def width(self) -> int:
         """Of the hidden state between stages."""
 
-    def build_unit(self, number: int, place: Place) -> UnitModule: ...
+    def build_unit(self, number: int, place: UnitPlacement) -> UnitModule: ...
 
     def fill(self, out: Tensor, tensor: str, box: Box) -> None:
         """Write the initial values of a box."""
 
 
-class Epoch:
+class LiveEpoch:
     """One plan as this worker runs it. Without a role there is no interpreter."""
 
     def __init__(self, number: int, plan: Plan, mesh: Mesh) -> None:
         self.number, self.plan, self.mesh = number, plan, mesh
-        self.state: WorkerState | None = None
+        self.state: TensorState | None = None
         self.interpreter: Interpreter | None = None
         self.reduction: Reduction | None = None
 
@@ -79,7 +79,7 @@ class Epoch:
         return self.state.slices if self.state is not None else {}
 
 
-def checksums(worker: str, epoch: Epoch) -> dict[str, int]:
+def checksums(worker: str, epoch: LiveEpoch) -> dict[str, int]:
     """Of every piece that several workers hold, parameters and moments: equal on all of them."""
     sums: dict[str, int] = {}
     for unit, exchanges in enumerate(plan_exchanges(epoch.plan)):
@@ -99,7 +99,7 @@ class Workshop:
 
     def __init__(
         self,
-        ledger: MemberLedger,
+        ledger: WorkerLedger,
         *,
         model: Model,
         data: DataSource,
@@ -112,12 +112,12 @@ class Workshop:
         self.stopwatch = Stopwatch(self.device)
         self._lowered: tuple[Plan | None, list[Action]] = (None, [])
 
-    def build_state(self, plan: Plan) -> WorkerState:
+    def build_state(self, plan: Plan) -> TensorState:
         """Modules and buffers, without values."""
         return build_state(plan, self.worker, self.model.build_unit, self.dtype, self.device)
 
     def set_up(
-        self, epoch: Epoch, state: WorkerState, slices: dict[str, Slice], num_updates: int
+        self, epoch: LiveEpoch, state: TensorState, slices: dict[str, Slice], num_updates: int
     ) -> None:
         """Bind modules, gradients, messages, reduction and optimizer of an epoch together."""
         state.attach(slices)
@@ -127,7 +127,7 @@ class Workshop:
             self._equip(epoch, self._actions(epoch.plan), slots, num_updates, None)
 
     def set_up_completion(
-        self, epoch: Epoch, completion: Completion, slots: Slots, num_updates: int
+        self, epoch: LiveEpoch, completion: Completion, slots: Slots, num_updates: int
     ) -> None:
         """An epoch that begins with the rest of a broken step; `set_up_again` follows it."""
         share = completion.share
@@ -138,13 +138,13 @@ class Workshop:
         ]
         self._equip(epoch, actions, slots, num_updates, completion)
 
-    def take_over(self, epoch: Epoch, before: Epoch, num_updates: int) -> None:
+    def take_over(self, epoch: LiveEpoch, before: LiveEpoch, num_updates: int) -> None:
         """An epoch in which this worker has the seats it had: everything stays where it is."""
         assert before.state is not None
         epoch.state = before.state.under(epoch.plan)
         self.set_up_again(epoch, num_updates)
 
-    def set_up_again(self, epoch: Epoch, num_updates: int) -> None:
+    def set_up_again(self, epoch: LiveEpoch, num_updates: int) -> None:
         """From the broken step to whole ones."""
         assert epoch.state is not None
         slots = Slots(epoch.state, epoch.plan, epoch.plan.workers)
@@ -154,7 +154,7 @@ class Workshop:
         """Work out a plan's actions before they are needed."""
         self._lowered = (plan, self._lower(plan))
 
-    def warm_up(self, plan: Plan, state: WorkerState) -> None:
+    def warm_up(self, plan: Plan, state: TensorState) -> None:
         """What a first step takes longer than others is done before anybody waits for it."""
         self.prefetch(plan)
         if state.units:
@@ -170,7 +170,7 @@ class Workshop:
 
     def _equip(
         self,
-        epoch: Epoch,
+        epoch: LiveEpoch,
         actions: list[Action],
         slots: Slots,
         num_updates: int,
@@ -206,7 +206,7 @@ class Workshop:
             hooks=self._hooks,
         )
 
-    def _computation(self, plan: Plan, mesh: Mesh, state: WorkerState) -> Computation:
+    def _computation(self, plan: Plan, mesh: Mesh, state: TensorState) -> Computation:
         groups: dict[str, TensorGroup] = {}
         for stage, position in plan.seats[self.worker]:
             groups[stage.name] = mesh.tensor_group(stage, position) or LocalGroup()

@@ -23,7 +23,7 @@ from holdfast.plan.plan import Plan
 AHEAD = 4
 """Receives posted ahead of the one that is needed next."""
 
-Message = tuple[str, str, int]
+BoundaryMessage = tuple[str, str, int]
 """(F or B, stage of this worker, micro-batch)"""
 
 
@@ -47,8 +47,8 @@ class Messages:
         self._expected = [a for a in actions if a.kind in ("RF", "RB") and self._source(a)]
         self._senders = {(a.kind[1], a.stage, a.number): self._source(a) for a in self._expected}
         self._to_post: deque[Action] = deque()
-        self._arriving: dict[Message, tuple[Tensor, Pending]] = {}
-        self._local: dict[Message, Tensor] = {}
+        self._arriving: dict[BoundaryMessage, tuple[Tensor, Pending]] = {}
+        self._local: dict[BoundaryMessage, Tensor] = {}
         self._leaving: list[tuple[Tensor, Pending]] = []
         self.waited = 0.0
         """For messages, since the start, in seconds."""

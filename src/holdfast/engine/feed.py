@@ -33,7 +33,7 @@ from holdfast.control.joining import SourceFeed
 from holdfast.control.report import Outcome
 from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.engine.movement import digest
-from holdfast.engine.state import KINDS, WorkerState, local_index
+from holdfast.engine.state import KINDS, TensorState, local_index
 from holdfast.errors import invariant
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
@@ -94,13 +94,13 @@ def fed_pieces(plan: Plan, joiner: str) -> dict[int, Pieces]:
     return pieces
 
 
-def state_of(state: WorkerState, pieces: Pieces, out: Tensor | None = None) -> Tensor:
+def state_of(state: TensorState, pieces: Pieces, out: Tensor | None = None) -> Tensor:
     """A copy of parameters and moments, one behind the other."""
     parts = [state.slices[name].part(kind, box) for name, box in pieces for kind in KINDS]
     return torch.cat([part.reshape(-1) for part in parts], out=out)
 
 
-def gradients_of(state: WorkerState, pieces: Pieces) -> list[Tensor]:
+def gradients_of(state: TensorState, pieces: Pieces) -> list[Tensor]:
     """Views, not copies."""
     found: list[Tensor] = []
     for name, box in pieces:
@@ -151,7 +151,7 @@ class Feeder:
         group: LiveGroup,
         joiner: str,
         pieces: Mapping[int, Pieces],
-        state: WorkerState,
+        state: TensorState,
         *,
         lock: threading.Lock,
         where: Callable[[], tuple[int, int]],

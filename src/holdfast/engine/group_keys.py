@@ -3,13 +3,13 @@
 from holdfast.plan.groups import plan_groups
 from holdfast.plan.plan import Plan
 
-Key = tuple[str, tuple[str, ...]]
+GroupKey = tuple[str, tuple[str, ...]]
 
 _USED = ("tensor", "reduce", "all", "link")
 """Kinds the engine needs now; `unit` and `shard` groups are made by those who use them."""
 
 
-def link_key(source: str, target: str, backend: str) -> Key:
+def link_key(source: str, target: str, backend: str) -> GroupKey:
     """gloo carries both directions in one group; NCCL needs one per direction, else a send would
     wait behind a receive of the same pair.
     """
@@ -18,9 +18,9 @@ def link_key(source: str, target: str, backend: str) -> Key:
     return ("link", (source, target))
 
 
-def needed_groups(plan: Plan, worker: str, backend: str) -> list[Key]:
+def needed_groups(plan: Plan, worker: str, backend: str) -> list[GroupKey]:
     """This worker's groups, in the order in which everybody makes them."""
-    keys: dict[Key, None] = {}
+    keys: dict[GroupKey, None] = {}
     for group in plan_groups(plan):
         if group.kind in _USED and worker in group.members:
             key = (group.kind, group.members)

@@ -23,7 +23,7 @@ import xxhash
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
-from holdfast.engine.tensor_parallel import Op
+from holdfast.engine.tensor_parallel import ReduceOp
 from holdfast.engine.waiting import outcome, wait_for_collective, wait_for_message
 from holdfast.errors import HoldfastError, invariant
 
@@ -92,10 +92,10 @@ class LiveGroup:
     def size(self) -> int:
         return len(self.members)
 
-    def all_reduce(self, tensor: Tensor, op: Op = "sum") -> None:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> None:
         self.all_reduce_async(tensor, op).wait()
 
-    def all_reduce_async(self, tensor: Tensor, op: Op = "sum") -> Pending:
+    def all_reduce_async(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
         options = dist.AllreduceOptions()
         options.reduceOp = _OPS[op]
         return self._start("all-reduce", lambda pg: pg.allreduce([tensor], options))

@@ -18,24 +18,24 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from holdfast.control.member import MemberLedger
 from holdfast.control.report import Outcome
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.agreement import Agreed, Ballot, agree
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
 from holdfast.engine.data import DataSource, MicroBatch
-from holdfast.engine.exchange import Message, Messages
+from holdfast.engine.exchange import BoundaryMessage, Messages
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.reduction import Reduction
-from holdfast.engine.state import WorkerState
+from holdfast.engine.state import TensorState
 from holdfast.errors import InternalError
 from holdfast.plan.actions import Action
 from holdfast.plan.holders import HolderMap
-from holdfast.plan.placement import AGREE
 from holdfast.plan.plan import Hop, Plan
 from holdfast.snapshot.gaps import Gaps, NoGaps
+from holdfast.snapshot.placement import AGREE
 
 
 def _pass(*args: object) -> None:
@@ -68,7 +68,7 @@ class Interpreter:
         plan: Plan,
         actions: Sequence[Action],
         *,
-        state: WorkerState,
+        state: TensorState,
         data: DataSource,
         computation: Computation,
         messages: Messages,
@@ -77,7 +77,7 @@ class Interpreter:
         optimizer: SliceOptimizer,
         clip_norm: float | None,
         stopwatch: Stopwatch,
-        ledger: MemberLedger,
+        ledger: WorkerLedger,
         slots: Slots,
         epoch: int,
         completion: Completion | None = None,
@@ -101,7 +101,7 @@ class Interpreter:
         added = [bucket for buckets in self._buckets_of.values() for bucket in buckets]
         self._num_adders = Counter(added)
         self._batches: dict[int, MicroBatch] = {}
-        self._made: dict[Message, Tensor] = {}
+        self._made: dict[BoundaryMessage, Tensor] = {}
         """Results that wait for their turn to be sent."""
         self.losses: Losses = {}
         """Of the step in flight, those that this worker speaks for."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.control.effects import Message
+from holdfast.control.effects import WorkerMessage
 from holdfast.control.state import WorkerState
 from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 
@@ -20,7 +20,7 @@ class Reporter(Protocol):
     def restored(self, report: RestoreReport) -> None: ...
 
 
-class Link(Reporter, Protocol):
+class CoordinatorLink(Reporter, Protocol):
     newest_freeze: int
     """The highest round that a freeze has come for, be it read yet or not."""
 
@@ -29,7 +29,7 @@ class Link(Reporter, Protocol):
         end whatever the trainer is blocked in.
         """
 
-    def wait(self, timeout_s: float) -> Message | None:
+    def wait(self, timeout_s: float) -> WorkerMessage | None:
         """The next word; None if none comes in time."""
 
     def tell(self, state: WorkerState) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.engine.arena_plan import node_job
 from holdfast.engine.state import KINDS, Slice
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
+from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.assemble import Want, assemble
 from holdfast.snapshot.checkpoints import choose_checkpoint
 from holdfast.snapshot.dcp import Checkpoint

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import torch
 
-from holdfast.engine.group_keys import Key, link_key, needed_groups
+from holdfast.engine.group_keys import GroupKey, link_key, needed_groups
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.plan.plan import Plan, Stage
 
 
 class Mesh:
-    def __init__(self, plan: Plan, epoch: int, groups: dict[Key, LiveGroup], num_kept: int) -> None:
+    def __init__(
+        self, plan: Plan, epoch: int, groups: dict[GroupKey, LiveGroup], num_kept: int
+    ) -> None:
         self.plan, self.epoch, self.groups = plan, epoch, groups
         self.num_kept = num_kept
 
@@ -36,7 +38,7 @@ def make_mesh(
     plan: Plan,
     epoch: int,
     before: Mesh | None = None,
-    more: Sequence[Key] = (),
+    more: Sequence[GroupKey] = (),
     *,
     warm: bool = False,
 ) -> Mesh:
@@ -44,7 +46,7 @@ def make_mesh(
     plan itself does not need, in the order in which everybody makes them. `warm`: a group's first
     operation, which takes longer than others, is done here; all its members must want that.
     """
-    groups: dict[Key, LiveGroup] = {}
+    groups: dict[GroupKey, LiveGroup] = {}
     num_kept = 0
     needed = needed_groups(plan, communicator.worker, communicator.backend)
     for key in dict.fromkeys([*needed, *more]):

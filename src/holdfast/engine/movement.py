@@ -15,7 +15,7 @@ import xxhash
 from torch import Tensor, nn
 
 from holdfast.engine.groups import LiveGroup, Pending
-from holdfast.engine.state import KINDS, Slice, WorkerState, fresh_slices
+from holdfast.engine.state import KINDS, Slice, TensorState, fresh_slices
 from holdfast.errors import InternalError
 from holdfast.plan.transition import Move, Transition, format_box
 from holdfast.plan.units import Box, box_size, intersect
@@ -60,7 +60,7 @@ def carry_out(
     worker: str,
     group: LiveGroup | None,
     old: dict[str, Slice],
-    new: WorkerState,
+    new: TensorState,
 ) -> tuple[dict[str, Slice], int]:
     """The slices of the new state, and how many bytes came from others.
 

@@ -8,13 +8,13 @@ import torch
 
 from holdfast.control.report import Outcome
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.state import Slice, WorkerState
+from holdfast.engine.state import Slice, TensorState
 
 
 class SliceOptimizer:
     """Applies a step to the slices of a worker."""
 
-    def __init__(self, config: OptimizerConfig, state: WorkerState, step: int) -> None:
+    def __init__(self, config: OptimizerConfig, state: TensorState, step: int) -> None:
         """`step`: how many updates the slices have had."""
         self._config = config
         self._slices = list(state.slices.values())

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from holdfast.control.report import Slot
-from holdfast.engine.completion import Completion, Contribution, Slots
+from holdfast.engine.completion import Completion, GivenPart, Slots
 from holdfast.engine.groups import LiveGroup, Pending
 from holdfast.engine.mesh import Mesh
-from holdfast.engine.state import Bucket, WorkerState, local_index
+from holdfast.engine.state import Bucket, TensorState, local_index
 from holdfast.errors import invariant
-from holdfast.plan.reduce import Exchange
+from holdfast.plan.exchanges import Exchange
 
 NUM_STAGING = 2
 
@@ -39,7 +39,7 @@ class _Prepared:
         worker: str,
         bucket: Bucket,
         group: LiveGroup,
-        contribution: Contribution,
+        contribution: GivenPart,
     ) -> None:
         self.slot, self.group, self.bucket = slot, group, bucket
         self.contribution = contribution
@@ -97,7 +97,7 @@ class Reduction:
 
     def __init__(
         self,
-        state: WorkerState,
+        state: TensorState,
         mesh: Mesh,
         order: Sequence[int],
         slots: Slots,
@@ -124,7 +124,7 @@ class Reduction:
         self._queue: deque[_Prepared] = deque()
         self._flights: list[_Flight] = []
 
-    def _prepare(self, state: WorkerState, mesh: Mesh) -> None:
+    def _prepare(self, state: TensorState, mesh: Mesh) -> None:
         for unit, bucket in state.buckets.items():
             self._prepared[unit] = []
             for slot, exchange in self._slots.of_unit(unit):
@@ -144,10 +144,10 @@ class Reduction:
                         _Prepared(slot, exchange, state.worker, bucket, group, contribution)
                     )
 
-    def _contribution(self, slot: Slot) -> Contribution:
+    def _contribution(self, slot: Slot) -> GivenPart:
         return "sum" if self._completion is None else self._completion.contribution(slot)
 
-    def _make_staging(self, state: WorkerState) -> list[Tensor]:
+    def _make_staging(self, state: TensorState) -> list[Tensor]:
         sizes = [p.num_elements for prepared in self._prepared.values() for p in prepared]
         if not sizes:
             return []

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.control.effects import Leave, Message, Stop
+from holdfast.control.effects import Leave, Stop, WorkerMessage
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
@@ -83,7 +83,7 @@ class ScriptedLink:
     def on_freeze(self, call: Callable[[str], None]) -> None:
         """Nobody ever freezes."""
 
-    def wait(self, timeout_s: float) -> Message | None:
+    def wait(self, timeout_s: float) -> WorkerMessage | None:
         """Whatever there is to say is known."""
         if self._is_finished:
             return Leave()

@@ -16,24 +16,24 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from holdfast.control.member import MemberLedger
-from holdfast.engine.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.engine.background import Background
 from holdfast.engine.state import Slice
-from holdfast.plan.placement import Key
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena import Arena
+from holdfast.snapshot.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
 from holdfast.snapshot.copier import Copier
 from holdfast.snapshot.gaps import Stalls
-from holdfast.snapshot.layout import KINDS, OTHER, Layout, Version
+from holdfast.snapshot.layout import KINDS, OTHER, ArenaLayout, Version
 from holdfast.snapshot.loop_state import pack_loop_state
+from holdfast.snapshot.placement import SpanKey
 
 
 class Keeper(Protocol):
     """Whoever owns the memory: the node's agent."""
 
-    def want_arena(self, layouts: tuple[Layout, ...]) -> None:
+    def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
         """The first is this worker's, and comes back through `Snapshots.give`; the others are
         what the node keeps for workers elsewhere.
         """
@@ -67,7 +67,7 @@ class Snapshots:
     def __init__(
         self,
         options: SnapshotOptions,
-        ledger: MemberLedger,
+        ledger: WorkerLedger,
         keeper: Keeper,
         *,
         device: torch.device,
@@ -144,7 +144,7 @@ class Snapshots:
         self._teller = _Teller(self._keeper, plan)
         self._copier = Copier(arena, self._device, self._teller)
 
-    def _live(self, layout: Layout) -> dict[str, Tensor]:
+    def _live(self, layout: ArenaLayout) -> dict[str, Tensor]:
         """The state behind every entry, and behind those that parity is made of."""
         sources = {
             entry.key: self._slices[entry.tensor].part(entry.kind, entry.box)
@@ -166,7 +166,7 @@ class Snapshots:
 
     # Gaps.
 
-    def waiting(self, key: Key) -> None:
+    def waiting(self, key: SpanKey) -> None:
         if self._copier is not None:
             self._copier.open()
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.engine.unit_module import Place, UnitModule
+from holdfast.engine.unit_module import UnitModule, UnitPlacement
 from holdfast.errors import invariant
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
 
-BuildUnit = Callable[[int, Place], UnitModule]
+BuildUnit = Callable[[int, UnitPlacement], UnitModule]
 """Makes the module of a unit for a place in a tensor group, parameters not filled."""
 
 KINDS = ("parameter", "exp_avg", "exp_avg_sq")
@@ -74,7 +74,7 @@ class Bucket:
             piece.parameter.grad = None
 
 
-class WorkerState:
+class TensorState:
     """Units, slices and buckets of one worker under one plan."""
 
     def __init__(self, plan: Plan, worker: str, units: dict[int, UnitModule]) -> None:
@@ -93,9 +93,9 @@ class WorkerState:
             if held:
                 self.buckets[number] = Bucket(number, held)
 
-    def under(self, plan: Plan) -> "WorkerState":
+    def under(self, plan: Plan) -> "TensorState":
         """The same units, slices and gradients under a plan that keeps this worker's stages."""
-        same = WorkerState(plan, self.worker, self.units)
+        same = TensorState(plan, self.worker, self.units)
         same.slices, same.buckets = self.slices, self.buckets
         return same
 
@@ -106,18 +106,18 @@ class WorkerState:
 
 def build_state(
     plan: Plan, worker: str, build_unit: BuildUnit, dtype: torch.dtype, device: torch.device
-) -> WorkerState:
+) -> TensorState:
     """Modules for every unit this worker holds under the plan, without values."""
     units: dict[int, UnitModule] = {}
     for stage, position in plan.seats.get(worker, ()):
         rank = stage.coordinates(position).get("tensor", 0)
-        place = Place(rank, stage.tensor, dtype, device)
+        place = UnitPlacement(rank, stage.tensor, dtype, device)
         for number in range(stage.first, stage.stop):
             units[number] = build_unit(number, place)
-    return WorkerState(plan, worker, units)
+    return TensorState(plan, worker, units)
 
 
-def fresh_slices(state: WorkerState) -> dict[str, Slice]:
+def fresh_slices(state: TensorState) -> dict[str, Slice]:
     """The modules' own parameters, with zero moments."""
     slices: dict[str, Slice] = {}
     for unit in state.units.values():

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Op = Literal["sum", "max"]
+ReduceOp = Literal["sum", "max"]
 
 IGNORED = -100
 """A target that does not count."""
@@ -37,7 +37,7 @@ class TensorGroup(Protocol):
     @property
     def size(self) -> int: ...
 
-    def all_reduce(self, tensor: Tensor, op: Op = "sum") -> None:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> None:
         """Replace a contiguous tensor by its sum or maximum over the group.
 
         On return the result may be used by what follows on the current device stream. All
@@ -51,7 +51,7 @@ class LocalGroup:
     rank = 0
     size = 1
 
-    def all_reduce(self, tensor: Tensor, op: Op = "sum") -> None:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> None:
         pass
 
 

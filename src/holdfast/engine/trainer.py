@@ -18,19 +18,19 @@ from pathlib import Path
 import torch
 
 from holdfast.control.order import FullPlan, Order, Share, read_plan
-from holdfast.engine.changing import ChangingTrainer
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.core import POLL_S
-from holdfast.engine.epoch import Epoch
-from holdfast.engine.group_keys import Key
+from holdfast.engine.epoch import LiveEpoch
+from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.loading import load_checkpoint, load_snapshot
 from holdfast.engine.mesh import Mesh
+from holdfast.engine.plan_changes import ChangingTrainer
 from holdfast.engine.reports import RecoveryReport, RestoreReport
 from holdfast.engine.state import fresh_slices
 from holdfast.errors import HoldfastError, InternalError
+from holdfast.plan.exchanges import plan_exchanges, restrict
 from holdfast.plan.plan import Plan
-from holdfast.plan.reduce import plan_exchanges, restrict
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.layout import Version
 
@@ -131,15 +131,15 @@ class Trainer(ChangingTrainer):
         self._snapshot_epoch()
         if isinstance(order.plan, FullPlan):
             plan = self._plans[order.number] = read_plan(order.plan, self._plans)
-            self._epoch = Epoch(order.number, plan, Mesh(plan, order.number, {}, 0))
+            self._epoch = LiveEpoch(order.number, plan, Mesh(plan, order.number, {}, 0))
         self._broken_at = 0.0
         self._tell()
 
     def _start(self, order: Order, plan: Plan) -> None:
         mesh = self._await(self._build(plan, order.number))
-        self._begin(order, Epoch(order.number, plan, mesh))
+        self._begin(order, LiveEpoch(order.number, plan, mesh))
 
-    def _begin(self, order: Order, epoch: Epoch) -> None:
+    def _begin(self, order: Order, epoch: LiveEpoch) -> None:
         """With the initial values, which anybody can make, or those of an earlier run."""
         state = self._workshop.build_state(epoch.plan)
         slices = fresh_slices(state)
@@ -164,10 +164,10 @@ class Trainer(ChangingTrainer):
         self._renew()
         building = self._build(plan, order.number, self._completing_groups(share, plan))
         if old is None or old.state is None:
-            self._begin_late(order, share, Epoch(order.number, plan, self._await(building)))
+            self._begin_late(order, share, LiveEpoch(order.number, plan, self._await(building)))
             return
         followed = self._follow_if_behind(old, share)
-        epoch = Epoch(order.number, plan, self._await(building))
+        epoch = LiveEpoch(order.number, plan, self._await(building))
         epoch.state = old.state.under(plan)
         self._enter_recovery(order, epoch)
         if share.step < self._config.num_steps:
@@ -176,32 +176,32 @@ class Trainer(ChangingTrainer):
         self._snapshot_epoch()
         self._recovered(order, share, followed)
 
-    def _completing_groups(self, share: Share, plan: Plan) -> list[Key]:
+    def _completing_groups(self, share: Share, plan: Plan) -> list[GroupKey]:
         """The step in flight is exchanged as its own plan had it, among those who are left."""
         base = restrict(plan_exchanges(self._plans[share.base]), plan.workers)
         members = [exchange.members for found in base for exchange in found]
         return [("reduce", who) for who in members if len(who) > 1 and self.worker in who]
 
-    def _begin_late(self, order: Order, share: Share, epoch: Epoch) -> None:
+    def _begin_late(self, order: Order, share: Share, epoch: LiveEpoch) -> None:
         """The failure came before this worker had begun."""
         if share.step:
             raise InternalError(f"{self.worker} has no state for step {share.step}")
         self._begin(order, epoch)
 
-    def _follow_if_behind(self, old: Epoch, share: Share) -> bool:
+    def _follow_if_behind(self, old: LiveEpoch, share: Share) -> bool:
         """Apply the step that others have applied, with the gradients that are here."""
         if share.outcome is None or self.ledger.version >= share.step:
             return False
         self._follow(old, share.outcome)
         return True
 
-    def _enter_recovery(self, order: Order, epoch: Epoch) -> None:
+    def _enter_recovery(self, order: Order, epoch: LiveEpoch) -> None:
         self.ledger.enter(order)
         self._epoch, self._before = epoch, None
         self._snapshot_epoch()
         self._tell()
 
-    def _complete(self, share: Share, epoch: Epoch, old: Epoch, followed: bool) -> None:
+    def _complete(self, share: Share, epoch: LiveEpoch, old: LiveEpoch, followed: bool) -> None:
         """The step in flight: what was found of it here counts, as the share says."""
         assert epoch.state is not None
         losses: Losses = old.interpreter.losses if old.interpreter is not None else {}
@@ -238,7 +238,7 @@ class Trainer(ChangingTrainer):
             checkpoints=options.checkpoints,
         )
         seconds = time.perf_counter() - start
-        epoch = Epoch(order.number, plan, self._await(building))
+        epoch = LiveEpoch(order.number, plan, self._await(building))
         self._num_updates = loaded.num_updates
         self._workshop.set_up(epoch, state, slices, self._num_updates)
         self.ledger.enter(order)

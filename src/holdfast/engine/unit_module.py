@@ -43,7 +43,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnitPlacement:
     """Where in its tensor group a worker stands, and what its parameters are made of."""
 
     tensor_rank: int = 0
@@ -58,7 +58,7 @@ class UnitModule(nn.Module):
     They are not initialised: values come from the model's initial state, a peer or a snapshot.
     """
 
-    def __init__(self, unit: Unit, place: Place) -> None:
+    def __init__(self, unit: Unit, place: UnitPlacement) -> None:
         super().__init__()
         rank, degree = place.tensor_rank, place.tensor
         invariant(0 <= rank < degree, f"rank {rank} is not in a tensor group of {degree}")

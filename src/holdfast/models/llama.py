@@ -31,9 +31,9 @@ from holdfast.engine.tensor_parallel import (
     vocab_cross_entropy,
     vocab_embedding,
 )
-from holdfast.engine.unit_module import Call, Place, UnitModule
+from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
 from holdfast.errors import HoldfastError, InternalError
-from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.units import Box, TensorSpec, Unit
 
 
@@ -52,7 +52,7 @@ PLAIN = LlamaOptions()
 def build_unit(
     shape: LlamaShape,
     unit_name: str,
-    place: Place,
+    place: UnitPlacement,
     *,
     options: LlamaOptions = PLAIN,
     seed: int | None = None,
@@ -118,7 +118,9 @@ class Embedding(UnitModule):
 
     weight: nn.Parameter
 
-    def __init__(self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: Place) -> None:
+    def __init__(
+        self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: UnitPlacement
+    ) -> None:
         super().__init__(unit, place)
         ((self.low, _), _) = self.boxes["embed.weight"]
 
@@ -140,7 +142,9 @@ class Block(UnitModule):
     w2: nn.Parameter
     w3: nn.Parameter
 
-    def __init__(self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: Place) -> None:
+    def __init__(
+        self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: UnitPlacement
+    ) -> None:
         super().__init__(unit, place)
         self.head_dim = shape.head_dim
         self.options = options
@@ -196,7 +200,9 @@ class Head(UnitModule):
     norm: nn.Parameter
     weight: nn.Parameter
 
-    def __init__(self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: Place) -> None:
+    def __init__(
+        self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: UnitPlacement
+    ) -> None:
         super().__init__(unit, place)
         self.norm_eps = options.norm_eps
         ((self.low, _), _) = self.boxes[unit.tensors[1].name]

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from holdfast.engine.unit_module import Place, UnitModule
+from holdfast.engine.unit_module import UnitModule, UnitPlacement
 from holdfast.models.llama import PLAIN, LlamaOptions, build_unit, fill_initial
-from holdfast.plan.catalog import LlamaShape, llama_units
+from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.units import Box
 
 
@@ -21,7 +21,7 @@ class LlamaModel:
     def width(self) -> int:
         return self._shape.dim
 
-    def build_unit(self, number: int, place: Place) -> UnitModule:
+    def build_unit(self, number: int, place: UnitPlacement) -> UnitModule:
         return build_unit(self._shape, self._names[number], place, options=self._options)
 
     def fill(self, out: Tensor, tensor: str, box: Box) -> None:

@@ -123,7 +123,7 @@ class Restored(Event, frozen=True, kw_only=True):
     file: str
 
 
-class Persisted(Event, frozen=True, kw_only=True):
+class CheckpointWritten(Event, frozen=True, kw_only=True):
     """A checkpoint was written, or could not be."""
 
     step: int
@@ -180,7 +180,7 @@ AnyEvent = (
     | PlanChanged
     | Recovered
     | Restored
-    | Persisted
+    | CheckpointWritten
     | Decided
     | CoordinatorStarted
     | FaultInjected

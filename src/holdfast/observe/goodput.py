@@ -67,7 +67,7 @@ class Budget(msgspec.Struct, frozen=True):
         return {name: share for name, share in sums.items() if share > 0}
 
 
-class Ledger:
+class GoodputAccount:
     """Adds time up while a run goes on."""
 
     def __init__(self) -> None:

@@ -8,13 +8,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from holdfast.observe.events import (
+    CheckpointWritten,
     CoordinatorStarted,
     Decided,
     Event,
     FaultInjected,
     JobEnded,
     JobStarted,
-    Persisted,
     PlanChanged,
     PlanStarted,
     Recovered,
@@ -25,7 +25,7 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.quantities import count, format_bytes
-from holdfast.observe.report import Report
+from holdfast.observe.report import RunReport
 
 MAX_STEP_LINES = 100
 """A longer run shows only some of its steps as plain lines."""
@@ -52,9 +52,9 @@ def describe_event(event: Event) -> str:
             return describe_recovery(event)
         case Restored():
             return describe_restore(event)
-        case Persisted(error=error) if error:
+        case CheckpointWritten(error=error) if error:
             return f"checkpoint of step {event.step} not written, will be tried again: {error}"
-        case Persisted():
+        case CheckpointWritten():
             return f"checkpoint: {event.path} ({event.reason})"
         case Decided(reason=reason):
             return reason
@@ -116,7 +116,7 @@ def describe_step(step: StepDone, num_steps: int) -> str:
     )
 
 
-def describe_report(report: Report) -> str:
+def describe_report(report: RunReport) -> str:
     """What a run came to, in one line."""
     words = [f"{report.outcome}: {count(report.steps, 'step')}"]
     if report.first_loss is not None and report.final_loss is not None:

@@ -11,7 +11,7 @@ WARM_UP_STEPS = 2
 """At the beginning; not counted in the median."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """report.json"""
 
     name: str
@@ -55,11 +55,11 @@ def make_report(
     restores: Sequence[Restored] = (),
     staging_bytes: int = 0,
     final_bytes: int = 0,
-) -> Report:
+) -> RunReport:
     times = [step.step_time_s for step in steps]
     warm = times[WARM_UP_STEPS:] or times
     tokens = sum(step.tokens for step in steps)
-    return Report(
+    return RunReport(
         name=started.name,
         version=started.version,
         outcome=ended.outcome,
@@ -86,5 +86,5 @@ def make_report(
     )
 
 
-def format_report(report: Report) -> str:
+def format_report(report: RunReport) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"

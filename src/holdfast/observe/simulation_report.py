@@ -26,7 +26,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     constants: str
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChartLine(msgspec.Struct, frozen=True):
     name: str
     points: tuple[tuple[float, float], ...]
 
@@ -49,7 +49,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     facts: tuple[tuple[str, str], ...]
     hours: float
@@ -57,8 +57,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """When, in hours."""
     policies: tuple[PolicyView, ...]
     """The one that is told about in detail last."""
-    by_scale: tuple[Line, ...]
-    by_gap: tuple[Line, ...]
+    by_scale: tuple[ChartLine, ...]
+    by_gap: tuple[ChartLine, ...]
     cells: tuple[CellView, ...]
     decisions: tuple[DecisionView, ...]
     """Of the last policy."""
@@ -94,7 +94,7 @@ footer { color: var(--dim); font-size: 13px; margin: 32px 0; }
 """.strip()
 
 
-def simulation_html(report: Report) -> str:
+def simulation_html(report: SimulationReport) -> str:
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -123,7 +123,7 @@ def _facts(facts: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield "</dl>"
 
 
-def _summary(report: Report) -> Iterator[str]:
+def _summary(report: SimulationReport) -> Iterator[str]:
     yield "<h2>What is lost to what</h2>"
     yield "<p>The same failures for every policy. Point at a part for its share.</p>"
     yield budget_chart([(view.name, view.goodput, view.lost) for view in report.policies])
@@ -140,7 +140,7 @@ def _summary(report: Report) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _throughput(report: Report) -> Iterator[str]:
+def _throughput(report: SimulationReport) -> Iterator[str]:
     rows = [
         (view.name, f"{100 * view.goodput:.1f} %, {view.num_stops} stops", view.spans)
         for view in report.policies
@@ -160,7 +160,7 @@ def _busiest(failures: Sequence[float], hours: float) -> float:
     return float(max(starts, key=lambda s: (sum(s <= f < s + ZOOM_HOURS for f in failures), -s)))
 
 
-def _sweeps(report: Report) -> Iterator[str]:
+def _sweeps(report: SimulationReport) -> Iterator[str]:
     if report.by_scale:
         yield "<h2>Effective time against scale</h2>"
         yield "<p>The same devices in smaller clusters: failures are rarer in proportion. Names "
@@ -172,11 +172,11 @@ def _sweeps(report: Report) -> Iterator[str]:
         yield line_chart(_series(report.by_gap), _labels(report.by_gap, "{:g} min"))
 
 
-def _series(lines: Sequence[Line]) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
+def _series(lines: Sequence[ChartLine]) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
     return [(line.name, line.points) for line in lines]
 
 
-def _labels(lines: Sequence[Line], form: str) -> dict[float, str]:
+def _labels(lines: Sequence[ChartLine], form: str) -> dict[float, str]:
     return {x: form.format(x) for line in lines for x, _ in line.points}
 
 
@@ -226,7 +226,7 @@ def _cards(policies: Sequence[PolicyView]) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _decisions(report: Report) -> Iterator[str]:
+def _decisions(report: SimulationReport) -> Iterator[str]:
     if not report.decisions:
         return
     yield f"<h2>{escape(report.policies[-1].name)}: the first {len(report.decisions)} "

@@ -8,7 +8,7 @@ from html import escape
 
 from holdfast.observe.quantities import format_bytes, format_share, format_time
 from holdfast.observe.timeline_svg import timeline_svg, typeset
-from holdfast.observe.timeline_view import KINDS, Row, View
+from holdfast.observe.timeline_view import KINDS, TimelineRow, TimelineView
 
 _STYLE = """
 :root { color-scheme: light dark;
@@ -58,7 +58,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def timeline_html(view: View) -> str:
+def timeline_html(view: TimelineView) -> str:
     title = escape(typeset(view.title))
     return "\n".join(
         [
@@ -90,7 +90,7 @@ def _facts(facts: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield "</dl>"
 
 
-def _table(view: View) -> Iterator[str]:
+def _table(view: TimelineView) -> Iterator[str]:
     names = "".join(f'<th class="name">{name}</th>' for name in ("role", "workers", ""))
     yield '<div class="scroll"><table><thead><tr>' + names
     yield "".join(f"<th>{name}</th>" for name in _COLUMNS) + "</tr></thead><tbody>"
@@ -103,7 +103,7 @@ def _table(view: View) -> Iterator[str]:
         yield f'<p class="path">{view.num_hidden} more workers are not shown.</p>'
 
 
-def _cells(row: Row, end: float) -> list[str]:
+def _cells(row: TimelineRow, end: float) -> list[str]:
     if row.lost:
         return ["-"] * len(_COLUMNS)
     memory = row.memory
@@ -123,7 +123,7 @@ def _cells(row: Row, end: float) -> list[str]:
     ]
 
 
-def _path(view: View) -> Iterator[str]:
+def _path(view: TimelineView) -> Iterator[str]:
     if not view.path:
         return
     yield "<h2>Critical path</h2>"

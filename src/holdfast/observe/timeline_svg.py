@@ -10,7 +10,7 @@ from html import escape
 import msgspec
 
 from holdfast.observe.quantities import format_bytes, format_time, nice_ticks
-from holdfast.observe.timeline_view import KINDS, Bar, Row, View
+from holdfast.observe.timeline_view import KINDS, Bar, TimelineRow, TimelineView
 
 WIDTH = 1280
 ROW = 34
@@ -69,7 +69,7 @@ class Frame(msgspec.Struct, frozen=True):
         return self.left + (time / self.end if self.end else 0.0) * self.width
 
 
-def timeline_svg(view: View) -> str:
+def timeline_svg(view: TimelineView) -> str:
     """The whole picture as one text."""
     frame = frame_of(view)
     height = frame.bottom + FOOT
@@ -89,7 +89,7 @@ def timeline_svg(view: View) -> str:
     return "\n".join(parts) + "\n"
 
 
-def frame_of(view: View) -> Frame:
+def frame_of(view: TimelineView) -> Frame:
     widest = max((_label_width(row) for row in view.rows), default=0.0)
     left = MARGIN + min(260.0, max(70.0, widest)) + 14
     tops: list[float] = []
@@ -142,7 +142,7 @@ def _hatch() -> str:
 # Around the chart.
 
 
-def _head(view: View) -> Iterator[str]:
+def _head(view: TimelineView) -> Iterator[str]:
     yield _text(
         MARGIN,
         34,
@@ -158,7 +158,7 @@ def _head(view: View) -> Iterator[str]:
     yield from _legend(view)
 
 
-def _legend(view: View) -> Iterator[str]:
+def _legend(view: TimelineView) -> Iterator[str]:
     x, y = float(MARGIN), 74.0
     entries = [(kind, KINDS[kind]) for kind in view.kinds]
     for kind, name in [*entries, ("", "idle")]:
@@ -173,7 +173,7 @@ def _legend(view: View) -> Iterator[str]:
         x += width
 
 
-def _legend_extras(view: View, y: float) -> Iterator[tuple[str, float]]:
+def _legend_extras(view: TimelineView, y: float) -> Iterator[tuple[str, float]]:
     """(picture at x = 0, width) of the signs that do not occur in every timeline."""
     words = "number: micro-batch"
     yield _text(0, y + 11.5, words, 12.5, "dim"), text_width(words, 12.5) + 24
@@ -196,7 +196,7 @@ def _side_titles(frame: Frame) -> Iterator[str]:
     yield _text(WIDTH - MARGIN, HEAD - 6, "memory", 11, "dim", end)
 
 
-def _grid(view: View, frame: Frame) -> Iterator[str]:
+def _grid(view: TimelineView, frame: Frame) -> Iterator[str]:
     """Light lines at round times, labelled below; the end of the step is always labelled."""
     y = frame.bottom + 4
     last = format_time(view.end, view.time_unit)
@@ -210,7 +210,7 @@ def _grid(view: View, frame: Frame) -> Iterator[str]:
     yield _text(frame.right + 4, y + 16, last, 12, "ink", ' text-anchor="end" font-weight="700"')
 
 
-def _foot(view: View, frame: Frame) -> Iterator[str]:
+def _foot(view: TimelineView, frame: Frame) -> Iterator[str]:
     y = frame.bottom + 44
     words = ["r0.s1: replica 0, stage 1"]
     words += [f"costs: {dict(view.facts)['costs']}"] if "costs" in dict(view.facts) else []
@@ -224,20 +224,20 @@ def _foot(view: View, frame: Frame) -> Iterator[str]:
 # Rows.
 
 
-def _label(row: Row) -> tuple[str, str, str]:
+def _label(row: TimelineRow) -> tuple[str, str, str]:
     """Role, note, and the line below them."""
     times = f" × {row.num_lanes}" if row.num_lanes > 1 else ""
     return row.label + times, row.note, row.place
 
 
-def _label_width(row: Row) -> float:
+def _label_width(row: TimelineRow) -> float:
     """What the label needs; a long list of workers is cut rather than the chart."""
     role, note, place = _label(row)
     upper = text_width(role, 13.5) + (text_width(note, 11) + 8 if note else 0)
     return max(upper, min(text_width(place, 11), 120.0))
 
 
-def _row(row: Row, top: float, view: View, frame: Frame) -> Iterator[str]:
+def _row(row: TimelineRow, top: float, view: TimelineView, frame: Frame) -> Iterator[str]:
     yield from _row_label(row, top, frame)
     box = f'x="{_n(frame.left)}" y="{_n(top)}" width="{_n(frame.width)}" height="{BAR}"'
     if row.lost:
@@ -257,7 +257,7 @@ def _row(row: Row, top: float, view: View, frame: Frame) -> Iterator[str]:
         )
 
 
-def _row_label(row: Row, top: float, frame: Frame) -> Iterator[str]:
+def _row_label(row: TimelineRow, top: float, frame: Frame) -> Iterator[str]:
     role, note, place = _label(row)
     width = frame.left - 14 - MARGIN
     yield _text(
@@ -274,7 +274,7 @@ def _row_label(row: Row, top: float, frame: Frame) -> Iterator[str]:
     yield _text(MARGIN, top + 26, fit(place, 11, width), 11, "dim")
 
 
-def _row_numbers(row: Row, top: float, view: View, frame: Frame) -> Iterator[str]:
+def _row_numbers(row: TimelineRow, top: float, view: TimelineView, frame: Frame) -> Iterator[str]:
     end = ' text-anchor="end"'
     busy = f"{100 * row.busy / view.end:.0f} %" if view.end else "-"
     yield _text(frame.right + 56, top + 18.5, busy, 12.5, "ink", end)
@@ -323,7 +323,7 @@ def hover(bar: Bar, time_unit: str) -> str:
     return f"{what}{where}: {times}" + (" (of another replica)" if bar.guest else "")
 
 
-def _critical(view: View, frame: Frame) -> Iterator[str]:
+def _critical(view: TimelineView, frame: Frame) -> Iterator[str]:
     """A line below the bars that decide the length of the step, thin between them."""
     along, between = "", ""
     here = ""

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.observe.quantities import format_bytes, format_share, format_time, nice_ticks
-from holdfast.observe.timeline_view import KINDS, Bar, Row, View
+from holdfast.observe.timeline_view import KINDS, Bar, TimelineRow, TimelineView
 
 _BACKGROUNDS = {
     "F": ("#2a64a3", "#4a86c5"),
@@ -35,7 +35,7 @@ _LETTERS = {"STEP": "S", "REDUCE": "R"}
 MIN_CHART = 24
 
 
-class Look(msgspec.Struct, frozen=True):
+class TerminalStyle(msgspec.Struct, frozen=True):
     """How this terminal wants it."""
 
     colour: bool
@@ -46,11 +46,11 @@ class Look(msgspec.Struct, frozen=True):
     """Characters for the chart itself."""
 
 
-def look_of(console: Console, *views: View) -> Look:
+def look_of(console: Console, *views: TimelineView) -> TerminalStyle:
     """One look for all of them, so that they can be compared by eye."""
     margin = 2 + max((len(_label(row)) for view in views for row in view.rows), default=0)
     unicode = console.encoding.lower().startswith("utf")
-    return Look(
+    return TerminalStyle(
         colour=console.color_system is not None and not console.no_color,
         idle="·" if unicode else ".",
         margin=margin,
@@ -58,7 +58,7 @@ def look_of(console: Console, *views: View) -> Look:
     )
 
 
-def draw(view: View, console: Console) -> None:
+def draw(view: TimelineView, console: Console) -> None:
     console.print(Text(view.title, style="bold"))
     console.print()
     look = look_of(console, view)
@@ -71,7 +71,7 @@ def draw(view: View, console: Console) -> None:
     console.print(row_table(view))
 
 
-def chart(view: View, look: Look) -> RenderableType:
+def chart(view: TimelineView, look: TerminalStyle) -> RenderableType:
     """Rows and axis."""
     columns = num_columns(view, look.width)
     lines: list[Text] = []
@@ -86,13 +86,13 @@ def chart(view: View, look: Look) -> RenderableType:
     return Group(*lines)
 
 
-def _label(row: Row) -> str:
+def _label(row: TimelineRow) -> str:
     label = row.label if len(row.label) <= 24 else row.label[:21] + "..."
     words = [label, f"x {row.num_lanes}" if row.num_lanes > 1 else "", row.note]
     return " ".join(word for word in words if word)
 
 
-def num_columns(view: View, width: int) -> int:
+def num_columns(view: TimelineView, width: int) -> int:
     """Characters for the whole step, chosen so that bars of equal length look equal.
 
     That works where all times are multiples of one, which then gets a whole number of characters;
@@ -122,7 +122,7 @@ def _common_unit(times: set[float], least: float) -> float:
     return unit
 
 
-def row_text(row: Row, end: float, columns: int, look: Look) -> Text:
+def row_text(row: TimelineRow, end: float, columns: int, look: TerminalStyle) -> Text:
     """The bars of one row over `columns` characters."""
     if row.lost:
         return Text("lost".center(columns, "x"), style="dim")
@@ -187,7 +187,7 @@ def _sampled(bars: Sequence[Bar], scale: float, columns: int) -> list[Bar | None
     return owners
 
 
-def bar_text(bar: Bar, width: int, look: Look) -> str:
+def bar_text(bar: Bar, width: int, look: TerminalStyle) -> str:
     """`F12` and what fills the rest; less where it does not fit. A guest's letter is small."""
     letter = _LETTERS.get(bar.kind, bar.kind)
     letter = letter.lower() if bar.guest else letter
@@ -202,7 +202,7 @@ def _fill(bar: Bar) -> str:
     return "#" if bar.critical else _FILLS.get(bar.kind, " ")
 
 
-def bar_style(bar: Bar, look: Look) -> Style:
+def bar_style(bar: Bar, look: TerminalStyle) -> Style:
     if not look.colour:
         return Style.null()
     background = _BACKGROUNDS[bar.kind][bar.micro_batch % 2]
@@ -212,7 +212,7 @@ def bar_style(bar: Bar, look: Look) -> Style:
     return Style(color=ink, bgcolor=background, bold=bar.critical, underline=bar.critical)
 
 
-def _axis(view: View, columns: int) -> str:
+def _axis(view: TimelineView, columns: int) -> str:
     """Ticks, and at the right edge the end of the step, which is worth more than a tick near it."""
     last = format_time(view.end, view.time_unit)
     room = columns - len(last)
@@ -225,7 +225,7 @@ def _axis(view: View, columns: int) -> str:
     return line.ljust(room) + last
 
 
-def legend(view: View, look: Look) -> Text:
+def legend(view: TimelineView, look: TerminalStyle) -> Text:
     text = Text()
     for kind in view.kinds:
         if kind == "REDUCE":
@@ -244,14 +244,14 @@ def legend(view: View, look: Look) -> Text:
     return text
 
 
-def numbers(view: View) -> Table:
+def numbers(view: TimelineView) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in view.facts:
         table.add_row(Text(name, style="dim"), value)
     return table
 
 
-def row_table(view: View) -> Table:
+def row_table(view: TimelineView) -> Table:
     """What each row's workers do and need."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("role", overflow="fold")
@@ -263,7 +263,7 @@ def row_table(view: View) -> Table:
     return table
 
 
-def _place(row: Row) -> str:
+def _place(row: TimelineRow) -> str:
     """The workers; of many only the first blocks, and how many there are."""
     place = row.place
     if len(place) > 30:
@@ -271,7 +271,7 @@ def _place(row: Row) -> str:
     return f"{place} ({len(row.workers)})" if len(row.workers) > 1 else place
 
 
-def _cells(row: Row, view: View) -> list[str]:
+def _cells(row: TimelineRow, view: TimelineView) -> list[str]:
     name = f"{row.label} {row.note}".strip()
     if row.lost:
         return [name, row.place, *["-"] * 6]

@@ -47,7 +47,7 @@ class Bar(msgspec.Struct, frozen=True):
     critical: bool = False
 
 
-class Row(msgspec.Struct, frozen=True):
+class TimelineRow(msgspec.Struct, frozen=True):
     label: str
     """Role: `r0.s1`, or `r0,2-63.s1` for several replicas."""
     place: str
@@ -71,9 +71,9 @@ class Row(msgspec.Struct, frozen=True):
     """Of the worker of this row that needs most."""
 
 
-class View(msgspec.Struct, frozen=True):
+class TimelineView(msgspec.Struct, frozen=True):
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     end: float
     time_unit: str
     bubble_fraction: float
@@ -109,7 +109,7 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
 _NO_NOTES = Notes()
 
 
-def view_of(timeline: Timeline, notes: Notes = _NO_NOTES) -> View:
+def view_of(timeline: Timeline, notes: Notes = _NO_NOTES) -> TimelineView:
     rows = [*_lane_rows(timeline, notes), *(_lost_row(stage) for stage in notes.lost)]
     rows.sort(key=lambda row: (row.replica, row.stage))
     num_workers = sum(len(row.workers) for row in rows)
@@ -118,7 +118,7 @@ def view_of(timeline: Timeline, notes: Notes = _NO_NOTES) -> View:
     rows = keep_rows(rows, notes.max_rows)
     seen = {bar.kind for row in rows for bar in (*row.bars, *row.reductions)}
     plan = timeline.layout.plan
-    return View(
+    return TimelineView(
         title=notes.title or f"{describe_shape(plan)}, {plan.schedule.kind}",
         rows=tuple(rows),
         end=timeline.iteration_time,
@@ -134,18 +134,18 @@ def view_of(timeline: Timeline, notes: Notes = _NO_NOTES) -> View:
 # Rows.
 
 
-def _lane_rows(timeline: Timeline, notes: Notes) -> list[Row]:
+def _lane_rows(timeline: Timeline, notes: Notes) -> list[TimelineRow]:
     layout = timeline.layout
     plan, memory = layout.plan, device_memory(timeline)
     homes = home_replicas(plan)
     critical = {_key(span) for span in timeline.critical_path()} if notes.critical else set()
-    rows: list[Row] = []
+    rows: list[TimelineRow] = []
     for lane, workers in enumerate(layout.lanes):
         stages = [plan.stages[number] for number in layout.lane_stages[lane]]
         bars = tuple(_bar(span, stages, homes, critical) for span in timeline.spans(lane))
         factor = max(notes.slow.get(worker, 1.0) for worker in workers)
         rows.append(
-            Row(
+            TimelineRow(
                 label=_lane_label(stages),
                 place=format_workers(workers),
                 workers=workers,
@@ -163,8 +163,8 @@ def _lane_rows(timeline: Timeline, notes: Notes) -> list[Row]:
     return rows
 
 
-def _lost_row(stage: Stage) -> Row:
-    return Row(
+def _lost_row(stage: Stage) -> TimelineRow:
+    return TimelineRow(
         label=stage.name,
         place=format_workers(stage.workers),
         workers=stage.workers,
@@ -237,15 +237,15 @@ def _home(plan: Plan, route: Route) -> int:
 # Fewer rows.
 
 
-def merge_rows(rows: Sequence[Row]) -> list[Row]:
+def merge_rows(rows: Sequence[TimelineRow]) -> list[TimelineRow]:
     """One row for all that look the same, at the place of the first."""
-    alike: dict[object, list[Row]] = {}
+    alike: dict[object, list[TimelineRow]] = {}
     for row in rows:
         alike.setdefault(_looks(row), []).append(row)
     return [_merged(group) for group in alike.values()]
 
 
-def _looks(row: Row) -> object:
+def _looks(row: TimelineRow) -> object:
     """Everything that can be seen of a row but names; micro-batches counted from its first."""
     base = min((bar.micro_batch for bar in row.bars if bar.micro_batch >= 0), default=0)
     bars = tuple(
@@ -256,7 +256,7 @@ def _looks(row: Row) -> object:
     return stages, row.note, len(row.workers), bars, row.gaps, row.memory
 
 
-def _merged(group: Sequence[Row]) -> Row:
+def _merged(group: Sequence[TimelineRow]) -> TimelineRow:
     if len(group) == 1:
         return group[0]
     workers = tuple(worker for row in group for worker in row.workers)
@@ -271,7 +271,7 @@ def _merged(group: Sequence[Row]) -> Row:
     )
 
 
-def keep_rows(rows: Sequence[Row], most: int) -> list[Row]:
+def keep_rows(rows: Sequence[TimelineRow], most: int) -> list[TimelineRow]:
     """The `most` rows that stand for fewest workers: what is unusual is what a reader looks for."""
     if len(rows) <= most:
         return list(rows)
@@ -279,7 +279,7 @@ def keep_rows(rows: Sequence[Row], most: int) -> list[Row]:
     return [rows[i] for i in sorted(ranked[:most])]
 
 
-def _path(timeline: Timeline, rows: Sequence[Row]) -> tuple[tuple[int, Bar], ...]:
+def _path(timeline: Timeline, rows: Sequence[TimelineRow]) -> tuple[tuple[int, Bar], ...]:
     drawn = {
         _key(bar): (number, bar)
         for number, row in enumerate(rows)
@@ -323,7 +323,9 @@ def describe_micro_batches(plan: Plan) -> str:
     return total if len(each) == 1 else f"{total}, {format_span(each, 'per replica')}"
 
 
-def _facts(timeline: Timeline, rows: Sequence[Row], notes: Notes) -> tuple[tuple[str, str], ...]:
+def _facts(
+    timeline: Timeline, rows: Sequence[TimelineRow], notes: Notes
+) -> tuple[tuple[str, str], ...]:
     plan = timeline.layout.plan
     totals = [row.memory.total for row in rows if not row.lost] or [0]
     low, high = format_bytes(min(totals)), format_bytes(max(totals))

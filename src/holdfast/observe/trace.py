@@ -14,7 +14,7 @@ from holdfast.plan.groups import transfers
 from holdfast.plan.timeline import Span, Timeline
 from holdfast.plan.workers import parse_worker
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 _MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
 
@@ -40,13 +40,13 @@ def timeline_trace(timeline: Timeline, title: str = "", time_unit: str = "") -> 
     return msgspec.json.encode(document).decode() + "\n"
 
 
-def _place(worker: str) -> Event:
+def _place(worker: str) -> TraceEvent:
     """Numbers start at 1: viewers take process 0 for the idle process of the kernel."""
     node, device = parse_worker(worker)
     return {"pid": node + 1, "tid": device + 1}
 
 
-def _names(timeline: Timeline) -> Iterator[Event]:
+def _names(timeline: Timeline) -> Iterator[TraceEvent]:
     plan = timeline.layout.plan
     nodes: dict[int, None] = {}
     for worker in plan.workers:
@@ -60,11 +60,11 @@ def _names(timeline: Timeline) -> Iterator[Event]:
         yield _meta("process_sort_index", place, sort_index=pid)
 
 
-def _meta(name: str, place: Event, /, **args: object) -> Event:
+def _meta(name: str, place: TraceEvent, /, **args: object) -> TraceEvent:
     return {"ph": "M", "name": name, **place, "args": args}
 
 
-def _slices(timeline: Timeline, scale: float) -> Iterator[Event]:
+def _slices(timeline: Timeline, scale: float) -> Iterator[TraceEvent]:
     critical = {(span.kind, span.stage, span.micro_batch) for span in timeline.critical_path()}
     for lane, workers in enumerate(timeline.layout.lanes):
         work = [_work(span, scale, critical) for span in timeline.spans(lane)]
@@ -77,7 +77,7 @@ def _slices(timeline: Timeline, scale: float) -> Iterator[Event]:
         yield from _beside(timeline, event, done.lanes)
 
 
-def _slice(name: str, category: str, start: float, end: float, scale: float) -> Event:
+def _slice(name: str, category: str, start: float, end: float, scale: float) -> TraceEvent:
     return {
         "ph": "X",
         "name": name,
@@ -87,15 +87,15 @@ def _slice(name: str, category: str, start: float, end: float, scale: float) -> 
     }
 
 
-def _work(span: Span, scale: float, critical: set[tuple[str, str, int]]) -> Event:
+def _work(span: Span, scale: float, critical: set[tuple[str, str, int]]) -> TraceEvent:
     name = f"{span.kind}{span.micro_batch}" if span.micro_batch >= 0 else KINDS[span.kind]
-    args: Event = {"critical": (span.kind, span.stage, span.micro_batch) in critical}
+    args: TraceEvent = {"critical": (span.kind, span.stage, span.micro_batch) in critical}
     if span.micro_batch >= 0:
         args |= {"micro_batch": span.micro_batch, "stage": span.stage}
     return {**_slice(name, KINDS[span.kind], span.start, span.end, scale), "args": args}
 
 
-def _beside(timeline: Timeline, event: Event, lanes: tuple[int, ...]) -> Iterator[Event]:
+def _beside(timeline: Timeline, event: TraceEvent, lanes: tuple[int, ...]) -> Iterator[TraceEvent]:
     """Reductions overlap computations; async slices get a track of their own below the process."""
     for lane in lanes:
         for worker in timeline.layout.lanes[lane]:
@@ -105,7 +105,7 @@ def _beside(timeline: Timeline, event: Event, lanes: tuple[int, ...]) -> Iterato
             yield {"ph": "e", "ts": end, **key, **_place(worker)}
 
 
-def _flows(timeline: Timeline, scale: float) -> Iterator[Event]:
+def _flows(timeline: Timeline, scale: float) -> Iterator[TraceEvent]:
     """An arrow from the computation that makes a message to the one that needs it."""
     program, stages = timeline.program, timeline.layout.plan.stages
     pairs: dict[tuple[int, int], list[tuple[str, str]]] = {}

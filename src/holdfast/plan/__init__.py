@@ -1,3 +1,1 @@
-"""The plan as data: what runs where, in which order, how long it takes, and how to get from one
-to the next.
-"""
+"""The plan as a value: what runs where, who holds what, how long a step takes, and transitions."""

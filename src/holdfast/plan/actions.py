@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.lanes import Layout, Op, Order
+from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder
 
 COMPUTE = ("F", "B", "I", "W")
 SENDS = ("SF", "SB", "PUT")
@@ -74,7 +74,7 @@ def parse_line(line: str, only_stage: str = "") -> list[Action]:
     return [parse_action(word, only_stage) for word in line.split()]
 
 
-def format_orders(layout: Layout, orders: Sequence[Order]) -> tuple[tuple[str, str], ...]:
+def format_orders(layout: LaneLayout, orders: Sequence[LaneOrder]) -> tuple[tuple[str, str], ...]:
     """Computations only, one (worker, line) pair per worker: what an explicit schedule stores."""
     lines: dict[str, str] = {}
     for lane, order in enumerate(orders):
@@ -84,12 +84,12 @@ def format_orders(layout: Layout, orders: Sequence[Order]) -> tuple[tuple[str, s
     return tuple((worker, lines[worker]) for worker in layout.plan.workers)
 
 
-def to_actions(layout: Layout, order: Iterable[Op]) -> list[Action]:
+def to_actions(layout: LaneLayout, order: Iterable[ComputeOp]) -> list[Action]:
     names = [stage.name for stage in layout.plan.stages]
     return [Action(kind, micro_batch, names[stage]) for kind, stage, micro_batch in order]
 
 
-def explicit_lines(layout: Layout) -> list[list[Action]]:
+def explicit_lines(layout: LaneLayout) -> list[list[Action]]:
     """The lines of an explicit schedule, one per lane; workers of one lane must agree."""
     lines = dict(layout.plan.schedule.orders)
     for worker in lines:
@@ -108,12 +108,12 @@ def explicit_lines(layout: Layout) -> list[list[Action]]:
     return result
 
 
-def parse_orders(layout: Layout) -> list[Order]:
+def parse_orders(layout: LaneLayout) -> list[LaneOrder]:
     """The computations of an explicit schedule."""
     number_of = {stage.name: number for number, stage in enumerate(layout.plan.stages)}
-    orders: list[Order] = []
+    orders: list[LaneOrder] = []
     for lane, actions in enumerate(explicit_lines(layout)):
-        order: Order = []
+        order: LaneOrder = []
         for action in actions:
             if action.kind not in COMPUTE:
                 continue
@@ -128,7 +128,7 @@ def parse_orders(layout: Layout) -> list[Order]:
     return orders
 
 
-def _only_stage(layout: Layout, lane: int) -> str:
+def _only_stage(layout: LaneLayout, lane: int) -> str:
     stages = layout.lane_stages[lane]
     return layout.plan.stages[stages[0]].name if len(stages) == 1 else ""
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.dryrun import dry_run
+from holdfast.plan.dry_run import dry_run
 from holdfast.plan.groups import groups_by_worker
 from holdfast.plan.memory import device_memory, host_memory
 from holdfast.plan.parts import representative

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import msgspec
 
+from holdfast.plan.exchanges import unit_exchanges
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan, Stage
-from holdfast.plan.reduce import unit_exchanges
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -13,22 +13,22 @@ import msgspec
 
 from holdfast.plan.plan import Hop, Plan, Route
 
-Op = tuple[str, int, int]
+ComputeOp = tuple[str, int, int]
 """A computation: (kind, stage number, micro-batch); kind is F, B (whole backward), I (input) or
 W (weight).
 """
 
-Order = list[Op]
+LaneOrder = list[ComputeOp]
 
 
-class Part(msgspec.Struct, frozen=True):
+class LanePart(msgspec.Struct, frozen=True):
     """Lanes and micro-batches that touch no others: usually one replica."""
 
     lanes: tuple[int, ...]
     micro_batches: tuple[int, ...]
 
 
-class Layout(msgspec.Struct, frozen=True, dict=True):
+class LaneLayout(msgspec.Struct, frozen=True, dict=True):
     """A plan with names replaced by numbers: stages and lanes are positions in lists."""
 
     plan: Plan
@@ -43,7 +43,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return {worker: lane for lane, workers in enumerate(self.lanes) for worker in workers}
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[LanePart, ...]:
         return _parts(self)
 
     def hop(self, stage: int, micro_batch: int) -> Hop:
@@ -51,7 +51,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return self.plan.routes[micro_batch][self.routes[micro_batch].index(stage)]
 
 
-def layout_of(plan: Plan) -> Layout:
+def layout_of(plan: Plan) -> LaneLayout:
     held: dict[str, list[int]] = {worker: [] for worker in plan.workers}
     for number, stage in enumerate(plan.stages):
         for worker in stage.workers:
@@ -63,7 +63,7 @@ def layout_of(plan: Plan) -> Layout:
     for lane, lane_stages in enumerate(members):
         for number in lane_stages:
             stage_lanes[number].append(lane)
-    return Layout(
+    return LaneLayout(
         plan=plan,
         lanes=tuple(tuple(workers) for workers in members.values()),
         lane_stages=tuple(members),
@@ -87,7 +87,7 @@ def _number_routes(plan: Plan) -> tuple[tuple[int, ...], ...]:
     return tuple(numbered)
 
 
-def _parts(layout: Layout) -> tuple[Part, ...]:
+def _parts(layout: LaneLayout) -> tuple[LanePart, ...]:
     parent = list(range(len(layout.lanes)))
 
     def find(lane: int) -> int:
@@ -115,5 +115,6 @@ def _parts(layout: Layout) -> tuple[Part, ...]:
     for micro_batch, route in enumerate(layout.routes):
         batches_by_root[find(layout.stage_lanes[route[0]][0])].append(micro_batch)
     return tuple(
-        Part(tuple(lanes), tuple(batches_by_root[root])) for root, lanes in lanes_by_root.items()
+        LanePart(tuple(lanes), tuple(batches_by_root[root]))
+        for root, lanes in lanes_by_root.items()
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast.plan.holders import HolderMap, SeatKey, seat_key
-from holdfast.plan.lanes import Layout
+from holdfast.plan.lanes import LaneLayout
 from holdfast.plan.plan import Hop, Plan, Stage
 from holdfast.plan.timeline import Program, Timeline
 from holdfast.plan.units import box_size
@@ -86,7 +86,7 @@ def peak_activation_bytes(program: Program, lane: int) -> int:
     return int(peak + (again if layout.plan.schedule.recompute else 0))
 
 
-def _activation_bytes(layout: Layout, number: int, hop: Hop) -> tuple[int, int]:
+def _activation_bytes(layout: LaneLayout, number: int, hop: Hop) -> tuple[int, int]:
     """(kept from forward to backward, needed while the backward pass runs) per worker."""
     plan, stage = layout.plan, layout.plan.stages[number]
     full = sum(unit.activation_bytes for unit in plan.units[hop.first : hop.stop])

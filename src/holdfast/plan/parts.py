@@ -6,7 +6,7 @@ a plan are alike when renaming stages, workers and micro-batches turns one into 
 
 import msgspec
 
-from holdfast.plan.lanes import Layout, Part, layout_of
+from holdfast.plan.lanes import LaneLayout, LanePart, layout_of
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, slow_workers
 
@@ -19,7 +19,7 @@ def representative(plan: Plan, profile: Profile = Profile()) -> tuple[Plan, Prof
     if plan.schedule.kind == "explicit" or profile.links:
         return plan, profile
     layout, slow = layout_of(plan), slow_workers(plan, profile)
-    kinds: dict[tuple[object, ...], Part] = {}
+    kinds: dict[tuple[object, ...], LanePart] = {}
     for part in layout.parts:
         speeds = _speeds(layout, part, slow) if slow else ()
         loads = tuple(profile.workload[n] for n in part.micro_batches if profile.workload)
@@ -43,11 +43,11 @@ def representative(plan: Plan, profile: Profile = Profile()) -> tuple[Plan, Prof
     return smaller, left
 
 
-def _speeds(layout: Layout, part: Part, slow: dict[str, float]) -> tuple[float, ...]:
+def _speeds(layout: LaneLayout, part: LanePart, slow: dict[str, float]) -> tuple[float, ...]:
     return tuple(slow.get(worker, 1.0) for lane in part.lanes for worker in layout.lanes[lane])
 
 
-def kind_of(layout: Layout, part: Part) -> tuple[object, ...]:
+def kind_of(layout: LaneLayout, part: LanePart) -> tuple[object, ...]:
     """Everything about a part but its names: shapes of stages, who sits where, runs of equal
     routes.
     """

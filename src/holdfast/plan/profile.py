@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.groups import transfers
-from holdfast.plan.lanes import Layout, Op
+from holdfast.plan.lanes import ComputeOp, LaneLayout
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.units import Unit
 from holdfast.plan.workers import node_of
@@ -81,7 +81,7 @@ def format_profile(profile: Profile) -> str:
     return msgspec.json.format(msgspec.json.encode(profile), indent=2).decode() + "\n"
 
 
-class Costs(msgspec.Struct, frozen=True):
+class LayoutCosts(msgspec.Struct, frozen=True):
     """A profile applied to one layout: times by stage number, links by pair of lanes."""
 
     stage: tuple[UnitCost, ...]
@@ -91,7 +91,7 @@ class Costs(msgspec.Struct, frozen=True):
     workload: tuple[float, ...]
     profile: Profile
 
-    def duration(self, op: Op) -> float:
+    def duration(self, op: ComputeOp) -> float:
         kind, stage, micro_batch = op
         cost = (
             self.part.get((stage, micro_batch), self.stage[stage])
@@ -111,7 +111,7 @@ class Costs(msgspec.Struct, frozen=True):
         return time + self.profile.action
 
 
-def resolve(layout: Layout, profile: Profile) -> Costs:
+def resolve(layout: LaneLayout, profile: Profile) -> LayoutCosts:
     plan = layout.plan
     if profile.workload and len(profile.workload) != plan.num_micro_batches:
         raise HoldfastError(
@@ -128,7 +128,7 @@ def resolve(layout: Layout, profile: Profile) -> Costs:
         return _stage_cost(plan, stage, first, stop, profile, num_shared).scaled(factor)
 
     stages = tuple(price(n, stage.first, stage.stop) for n, stage in enumerate(plan.stages))
-    return Costs(stages, _partial_costs(layout, price), profile.workload, profile)
+    return LayoutCosts(stages, _partial_costs(layout, price), profile.workload, profile)
 
 
 def slow_workers(plan: Plan, profile: Profile) -> dict[str, float]:
@@ -169,7 +169,7 @@ def _stage_cost(
 
 
 def _partial_costs(
-    layout: Layout, price: Callable[[int, int, int], UnitCost]
+    layout: LaneLayout, price: Callable[[int, int, int], UnitCost]
 ) -> dict[tuple[int, int], UnitCost]:
     plan, previous = layout.plan, None
     part: dict[tuple[int, int], UnitCost] = {}

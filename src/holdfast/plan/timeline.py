@@ -18,18 +18,18 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.lanes import Layout, Op, Order, layout_of
-from holdfast.plan.orders import compute_orders
+from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, layout_of
 from holdfast.plan.plan import Plan
-from holdfast.plan.profile import Costs, Profile, message_link, resolve
-from holdfast.plan.tail import Tail, evaluate_tail
+from holdfast.plan.profile import LayoutCosts, Profile, message_link, resolve
+from holdfast.plan.step_epilogue import Tail, evaluate_tail
+from holdfast.schedule.orders import compute_orders
 
 
 class Program(msgspec.Struct, frozen=True):
     """Orders compiled to numbers: `ops[i]` is computation i, lanes list them by number."""
 
-    layout: Layout
-    ops: list[Op]
+    layout: LaneLayout
+    ops: list[ComputeOp]
     lanes: list[list[int]]
     op_lanes: list[tuple[int, ...]]
     needs: list[int]
@@ -61,7 +61,7 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
     tail: Tail
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> LaneLayout:
         return self.program.layout
 
     @property
@@ -128,7 +128,7 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
 
 
 def evaluate(
-    plan: Plan, profile: Profile = Profile(), orders: Sequence[Order] | None = None
+    plan: Plan, profile: Profile = Profile(), orders: Sequence[LaneOrder] | None = None
 ) -> Timeline:
     layout = layout_of(plan)
     chosen = list(orders) if orders is not None else compute_orders(layout, profile)
@@ -137,14 +137,14 @@ def evaluate(
     return run(program, [costs.duration(op) for op in program.ops], costs)
 
 
-def compile_program(layout: Layout, orders: Sequence[Order]) -> Program:
+def compile_program(layout: LaneLayout, orders: Sequence[LaneOrder]) -> Program:
     """Number the computations and link messages; refuse an order that is not every computation
     exactly once.
     """
-    ops: list[Op] = []
+    ops: list[ComputeOp] = []
     lanes: list[list[int]] = []
     op_lanes: list[tuple[int, ...]] = []
-    number_of: dict[Op, int] = {}
+    number_of: dict[ComputeOp, int] = {}
     for lane, order in enumerate(orders):
         numbers: list[int] = []
         for op in order:
@@ -166,7 +166,7 @@ def compile_program(layout: Layout, orders: Sequence[Order]) -> Program:
 
 
 def _link(
-    layout: Layout, number_of: dict[Op, int], num_ops: int
+    layout: LaneLayout, number_of: dict[ComputeOp, int], num_ops: int
 ) -> tuple[list[int], list[int], list[tuple[int, int]], list[float]]:
     plan, units = layout.plan, layout.plan.units
     needs, channel, num_bytes = [-1] * num_ops, [-1] * num_ops, [0.0] * num_ops
@@ -205,7 +205,7 @@ def _link(
     return needs, channel, list(channels), num_bytes
 
 
-def run(program: Program, durations: Sequence[float], costs: Costs) -> Timeline:
+def run(program: Program, durations: Sequence[float], costs: LayoutCosts) -> Timeline:
     """Evaluate. `durations` has one time per computation, so measured ones can be replayed."""
     links = _channel_links(program, costs.profile)
     start, end, arrive, sequence = _advance(program, durations, links)
@@ -313,5 +313,5 @@ def _refuse_stuck(program: Program, position: list[int]) -> None:
     raise HoldfastError("cyclic wait: " + "; ".join(stories) + more)
 
 
-def describe(layout: Layout, op: Op) -> str:
+def describe(layout: LaneLayout, op: ComputeOp) -> str:
     return f"{op[0]}{op[2]} on {layout.plan.stages[op[1]].name}"

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.errors import HoldfastError
 from holdfast.sim import peers
-from holdfast.sim.events import Event
+from holdfast.sim.events import HardwareEvent
 from holdfast.sim.holdfast import holdfast, holdfast_careful
-from holdfast.sim.job import Job
-from holdfast.sim.pace import Pace
+from holdfast.sim.job import SimulatedJob
+from holdfast.sim.pace import StepTimes
 from holdfast.sim.policy import Policy
 from holdfast.sim.records import Result
-from holdfast.sim.run import Run, Settings
+from holdfast.sim.run import RunSettings, SimulationRun
 
-Maker = Callable[[Pace], Policy]
+Maker = Callable[[StepTimes], Policy]
 
 POLICIES: Mapping[str, Maker] = {
     "checkpoint": peers.checkpoint_restart,
@@ -39,10 +39,10 @@ def choose_policies(text: str) -> tuple[str, ...]:
 
 
 def run_policies(
-    job: Job, events: Sequence[Event], settings: Settings, names: Sequence[str]
+    job: SimulatedJob, events: Sequence[HardwareEvent], settings: RunSettings, names: Sequence[str]
 ) -> Iterator[tuple[str, Policy, Result]]:
     """One result after the other, so that a caller can show progress."""
-    pace = Pace(job)
+    pace = StepTimes(job)
     for name in names:
         policy = POLICIES[name](pace)
-        yield name, policy, Run(policy, events, settings).finish()
+        yield name, policy, SimulationRun(policy, events, settings).finish()

@@ -50,7 +50,7 @@ KILLED = Cause("worker killed", 1, "device", "exit", True)
 SLOW = Cause("slow device or link", 1, "device", "slow", False)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class HardwareEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Time in milliseconds since the start."""
 
     time_ms: int

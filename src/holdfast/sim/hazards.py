@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.sim.events import LLAMA3, SLOW, Cause, Event
-from holdfast.sim.job import Job
+from holdfast.sim.events import LLAMA3, SLOW, Cause, HardwareEvent
+from holdfast.sim.job import SimulatedJob
 
 SLOW_FACTORS = (1 / 0.65, 1 / 0.45, 1 / 0.30)
 SLOW_MEAN_MS = 72 * 60_000
@@ -20,7 +20,7 @@ SLOW_SIGMA = 1.0
 GROUP_NODES = 8
 
 
-class Rates(msgspec.Struct, frozen=True, kw_only=True):
+class HazardRates(msgspec.Struct, frozen=True, kw_only=True):
     """How often things happen to the whole job."""
 
     mtbf_ms: int
@@ -36,18 +36,20 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = LLAMA3
 
 
-def draw_events(job: Job, rates: Rates, length_ms: int, seed: int) -> tuple[Event, ...]:
+def draw_events(
+    job: SimulatedJob, rates: HazardRates, length_ms: int, seed: int
+) -> tuple[HardwareEvent, ...]:
     """Everything that happens in the given time, in order."""
     chance = random.Random(seed)
     failed = [_failure(chance, job, rates, at) for at in _times(chance, rates, length_ms)]
-    slowed: list[Event] = []
+    slowed: list[HardwareEvent] = []
     if rates.slow_ms:
         slow_rates = msgspec.structs.replace(rates, mtbf_ms=rates.slow_ms, fixed_gaps=False)
         slowed = [_slow_down(chance, job, at) for at in _times(chance, slow_rates, length_ms)]
     return tuple(sorted(failed + slowed, key=lambda event: (event.time_ms, event.devices)))
 
 
-def _times(chance: random.Random, rates: Rates, length_ms: int) -> Iterator[int]:
+def _times(chance: random.Random, rates: HazardRates, length_ms: int) -> Iterator[int]:
     time_ms = 0
     while True:
         gap = rates.mtbf_ms if rates.fixed_gaps else chance.expovariate(1 / rates.mtbf_ms)
@@ -57,7 +59,9 @@ def _times(chance: random.Random, rates: Rates, length_ms: int) -> Iterator[int]
         yield time_ms
 
 
-def _failure(chance: random.Random, job: Job, rates: Rates, time_ms: int) -> Event:
+def _failure(
+    chance: random.Random, job: SimulatedJob, rates: HazardRates, time_ms: int
+) -> HardwareEvent:
     cause = chance.choices(rates.causes, [cause.count for cause in rates.causes])[0]
     device = chance.randrange(job.devices)
     devices: Sequence[int] = (device,)
@@ -68,7 +72,7 @@ def _failure(chance: random.Random, job: Job, rates: Rates, time_ms: int) -> Eve
     elif cause.scope == "node":
         devices = job.node_devices(node)
     repair_ms = max(1, round(chance.expovariate(1 / rates.repair_ms)))
-    return Event(
+    return HardwareEvent(
         time_ms=time_ms,
         kind="failed",
         devices=tuple(devices),
@@ -77,9 +81,9 @@ def _failure(chance: random.Random, job: Job, rates: Rates, time_ms: int) -> Eve
     )
 
 
-def _slow_down(chance: random.Random, job: Job, time_ms: int) -> Event:
+def _slow_down(chance: random.Random, job: SimulatedJob, time_ms: int) -> HardwareEvent:
     mu = math.log(SLOW_MEAN_MS) - SLOW_SIGMA**2 / 2
-    return Event(
+    return HardwareEvent(
         time_ms=time_ms,
         kind="slowed",
         devices=(chance.randrange(job.devices),),
@@ -89,7 +93,7 @@ def _slow_down(chance: random.Random, job: Job, time_ms: int) -> Event:
     )
 
 
-def kill_events(job: Job, gap_ms: int, count: int, seed: int) -> tuple[Event, ...]:
+def kill_events(job: SimulatedJob, gap_ms: int, count: int, seed: int) -> tuple[HardwareEvent, ...]:
     """One device after the other is killed for good at fixed gaps, the first at the start.
 
     As long as there is a choice no kill takes the last whole seat of a stage: the published runs
@@ -101,12 +105,12 @@ def kill_events(job: Job, gap_ms: int, count: int, seed: int) -> tuple[Event, ..
     hit: dict[int, set[int]] = {}
     order.sort(key=lambda device: _is_last(job, hit, device))
     return tuple(
-        Event(time_ms=1 + gap_ms * i, kind="failed", devices=(device,))
+        HardwareEvent(time_ms=1 + gap_ms * i, kind="failed", devices=(device,))
         for i, device in enumerate(order[:count])
     )
 
 
-def _is_last(job: Job, hit: dict[int, set[int]], device: int) -> bool:
+def _is_last(job: SimulatedJob, hit: dict[int, set[int]], device: int) -> bool:
     """Would this kill leave no whole seat of its stage? Remembers it if not."""
     pipeline, stage = job.seat(device)
     known = hit.setdefault(stage, set())

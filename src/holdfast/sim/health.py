@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from holdfast.sim.events import Cause
-from holdfast.sim.job import Job
+from holdfast.sim.job import SimulatedJob
 
 Seat = tuple[float, ...]
 """Speeds of the devices left, 1.0 = healthy, fastest first."""
@@ -20,7 +20,7 @@ Hurts = tuple[Hurt, ...]
 """All pipelines that are not whole, in an order that does not depend on where they are."""
 
 
-class Situation(msgspec.Struct, frozen=True):
+class ClusterDamage(msgspec.Struct, frozen=True):
     """Every pipeline that is not whole."""
 
     pipelines: tuple[tuple[int, Hurt], ...] = ()
@@ -37,9 +37,9 @@ class Situation(msgspec.Struct, frozen=True):
             if any(len(seat) < tensor for _, seat in hurt)
         )
 
-    def without_slow(self) -> "Situation":
+    def without_slow(self) -> "ClusterDamage":
         """The same losses with every remaining device at full speed."""
-        return Situation(
+        return ClusterDamage(
             tuple(
                 (pipeline, tuple((stage, (1.0,) * len(seat)) for stage, seat in hurt))
                 for pipeline, hurt in self.pipelines
@@ -47,14 +47,14 @@ class Situation(msgspec.Struct, frozen=True):
         )
 
 
-class Health:
+class ClusterHealth:
     """The state of all devices during a run: only what is not healthy is kept."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SimulatedJob) -> None:
         self.job = job
         self.gone: dict[int, Cause] = {}
         self.slow: dict[int, float] = {}
-        self._situation: Situation | None = None
+        self._situation: ClusterDamage | None = None
 
     def lose(self, devices: Iterable[int], cause: Cause) -> tuple[int, ...]:
         """Take devices away; returns those that were there."""
@@ -84,31 +84,31 @@ class Health:
     def gone_nodes(self) -> tuple[int, ...]:
         return tuple(sorted({self.job.node_of(device) for device in self.gone}))
 
-    def situation(self) -> Situation:
+    def situation(self) -> ClusterDamage:
         if self._situation is None:
             self._situation = self._describe()
         return self._situation
 
-    def with_nodes(self, nodes: Iterable[int]) -> Situation:
+    def with_nodes(self, nodes: Iterable[int]) -> ClusterDamage:
         """The situation if these nodes were whole."""
-        other = Health(self.job)
+        other = ClusterHealth(self.job)
         other.gone, other.slow = dict(self.gone), dict(self.slow)
         for node in nodes:
             other.restore(self.job.node_devices(node))
         return other.situation()
 
-    def lost_since(self, known: Collection[int]) -> Situation:
+    def lost_since(self, known: Collection[int]) -> ClusterDamage:
         """Only the losses that were not there before."""
-        other = Health(self.job)
+        other = ClusterHealth(self.job)
         other.gone = {device: why for device, why in self.gone.items() if device not in known}
         return other.situation()
 
-    def _describe(self) -> Situation:
+    def _describe(self) -> ClusterDamage:
         seats = sorted({self.job.seat(device) for device in (*self.gone, *self.slow)})
         hurts: dict[int, list[tuple[int, Seat]]] = {}
         for pipeline, stage in seats:
             hurts.setdefault(pipeline, []).append((stage, self._seat(pipeline, stage)))
-        return Situation(tuple((pipeline, tuple(hurt)) for pipeline, hurt in hurts.items()))
+        return ClusterDamage(tuple((pipeline, tuple(hurt)) for pipeline, hurt in hurts.items()))
 
     def _seat(self, pipeline: int, stage: int) -> Seat:
         first = (pipeline * self.job.stages + stage) * self.job.tensor

@@ -8,17 +8,17 @@ by unit, and takes part from a step boundary on.
 import msgspec
 
 from holdfast.sim.detection import EXIT_MS, SLOW_STEPS, hang_ms
-from holdfast.sim.health import Situation
-from holdfast.sim.job import Job
-from holdfast.sim.pace import Pace
-from holdfast.sim.planning import Answer, PlannerAdapter
+from holdfast.sim.health import ClusterDamage
+from holdfast.sim.job import SimulatedJob
+from holdfast.sim.pace import StepTimes
+from holdfast.sim.planning import PlannedThroughput, PlannerAdapter
 from holdfast.sim.policy import (
     SPARE_START_MS,
     Card,
-    Costs,
-    Decision,
     Facts,
     Policy,
+    PolicyConstants,
+    PolicyDecision,
     describe,
     move_ms,
     stall,
@@ -29,15 +29,15 @@ CARD = Card(
     name="Holdfast",
     rule="the planner's best candidate by expected useful throughput until the next change; "
     "joiners catch up in the background",
-    source="plan/planner.py, detect/progress.py",
+    source="planner/decision.py, detect/progress.py",
     limits="the planner is asked about a part of the cluster and always from the undisturbed plan, "
     "its own best, to whose pace it is compared; group and joining times are assumed",
 )
 
 
-def holdfast_costs(job: Job, pace: Pace) -> Costs:
+def holdfast_costs(job: SimulatedJob, pace: StepTimes) -> PolicyConstants:
     longest = max(pace.whole) * 2 / 3
-    return Costs(
+    return PolicyConstants(
         exit_ms=EXIT_MS,
         hang_ms=hang_ms(round(longest)),
         slow_steps=SLOW_STEPS,
@@ -52,16 +52,16 @@ def holdfast_costs(job: Job, pace: Pace) -> Costs:
 
 
 class Holdfast(Policy):
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: StepTimes) -> None:
         super().__init__(pace)
         self.card = CARD
         self.costs = holdfast_costs(pace.job, pace)
         self.adapter = PlannerAdapter(pace.job)
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         situation = facts.situation
         if not situation.pipelines:
-            return Decision(
+            return PolicyDecision(
                 strategy=HEALTHY,
                 reason=f"{facts.change}: nothing is missing",
                 rate=1.0,
@@ -69,7 +69,7 @@ class Holdfast(Policy):
                 stall=self._stall(facts.change, 0),
             )
         answer = self._answer(facts)
-        return Decision(
+        return PolicyDecision(
             strategy=answer.strategy,
             reason=f"{describe(situation, self.job.tensor)}: {answer.reason}",
             rate=answer.rate,
@@ -79,7 +79,7 @@ class Holdfast(Policy):
             join_ms=self.costs.join_ms,
         )
 
-    def _answer(self, facts: Facts) -> Answer:
+    def _answer(self, facts: Facts) -> PlannedThroughput:
         """The planner's answer. It sees all losses at once; where it misses the last copy of
         something, but the losses since the last decision left one, state only has to move.
         """
@@ -87,14 +87,16 @@ class Holdfast(Policy):
         fresh = facts.fresh.hurts
         if not answer.restores or (fresh and self.adapter.ask(fresh, facts.mtbf_ms).restores):
             return answer
-        return Answer(
+        return PlannedThroughput(
             "arrange",
             "copies lost earlier were made up for: state moves, nothing is restored",
             answer.rate,
             self.costs.groups_ms + move_ms(self.job),
         )
 
-    def _at_full_speed(self, situation: Situation, mtbf_ms: float, answer: Answer) -> float:
+    def _at_full_speed(
+        self, situation: ClusterDamage, mtbf_ms: float, answer: PlannedThroughput
+    ) -> float:
         if not any(speed < 1 for _, hurt in situation.pipelines for _, s in hurt for speed in s):
             return answer.rate
         hurts = tuple(
@@ -125,11 +127,11 @@ class Holdfast(Policy):
         return round((share + self.job.stages - 1) * max(self.pace.whole))
 
 
-def holdfast(pace: Pace) -> Policy:
+def holdfast(pace: StepTimes) -> Policy:
     return Holdfast(pace)
 
 
-def holdfast_careful(pace: Pace) -> Policy:
+def holdfast_careful(pace: StepTimes) -> Policy:
     """The same decisions with FT-HSDP's delays: what is left if none of Holdfast's own constants
     can be kept at 100,000 devices.
     """

@@ -9,7 +9,7 @@ A *seat* is one stage of one pipeline: its devices form a tensor group.
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.catalog import llama_units, model_shape
+from holdfast.plan.model_catalog import llama_units, model_shape
 
 DEVICE_TFLOPS = 450.0
 """Per device in steady state: FT-HSDP's published figure at 98,304 devices."""
@@ -24,7 +24,7 @@ TENSOR_WORK, TENSOR_TALK = 7.22, 0.1114
 degrees 1 and 8 of a 70B model on A800 only; degrees 2 and 4 come out within 0.6 % (Malleus)."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     model: str = "custom"
     num_layers: int
     num_heads: int
@@ -118,7 +118,7 @@ def make_job(
     spare_nodes: int = -1,
     devices_per_node: int = 8,
     tokens: int = 4096,
-) -> Job:
+) -> SimulatedJob:
     """A job for a model from the catalogue; 0 (or -1 spares) means the usual value."""
     shape, layer = model_shape(model), llama_units(model_shape(model), tokens)[1]
     default = SHAPES.get(model, (1, 1))
@@ -134,7 +134,7 @@ def make_job(
         raise HoldfastError(f"{shape.num_layers} layers cannot fill {stages} stages")
     work = layer.forward + layer.backward_input + layer.backward_weight
     num_nodes = -(-devices // devices_per_node)
-    return Job(
+    return SimulatedJob(
         model=model,
         num_layers=shape.num_layers,
         num_heads=shape.num_heads,

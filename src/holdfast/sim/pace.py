@@ -10,33 +10,33 @@ and head. Only ratios to the healthy step are used.
 
 from collections.abc import Sequence
 
-from holdfast.plan.closed import one_f_one_b
+from holdfast.planner.closed_forms import one_f_one_b
 from holdfast.sim.health import Hurt, Seat
-from holdfast.sim.job import Job
+from holdfast.sim.job import SimulatedJob
 
 FORWARD = 1 / 3
 """Share of the forward pass in a layer's time."""
 
-Times = tuple[float, ...]
+StageTimes = tuple[float, ...]
 """Time of one micro-batch on every stage of a pipeline, forward and backward."""
-Kinds = Sequence[tuple[Times, int]]
+Kinds = Sequence[tuple[StageTimes, int]]
 """Pipelines by what they look like: (stage times, how many)."""
 
 NEVER = float("inf")
 
 
-class Pace:
+class StepTimes:
     """Step times of one job, remembered."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SimulatedJob) -> None:
         self.job = job
         self.total = job.pipelines * job.micro_batches
-        self._chain: dict[tuple[Times, int], float] = {}
+        self._chain: dict[tuple[StageTimes, int], float] = {}
         self.whole = tuple(layers * job.layer_ms for layers in job.layer_counts)
         """Stage times of a healthy pipeline."""
         self.healthy_ms = self.chain_ms(self.whole, job.micro_batches)
 
-    def chain_ms(self, times: Times, micro_batches: int) -> float:
+    def chain_ms(self, times: StageTimes, micro_batches: int) -> float:
         """A pipeline's time for a step."""
         if not micro_batches:
             return 0.0
@@ -72,7 +72,7 @@ class Pace:
                 low = middle
         return high
 
-    def _most(self, times: Times, limit_ms: float) -> int:
+    def _most(self, times: StageTimes, limit_ms: float) -> int:
         """How many micro-batches a pipeline finishes in the given time."""
         low, high = 0, 1
         while self.chain_ms(times, high) <= limit_ms:
@@ -92,7 +92,7 @@ class Pace:
             return NEVER
         return layers * self.job.layer_ms * self.job.tensor_time(degree) / seat[degree - 1]
 
-    def as_is(self, hurt: Hurt) -> Times:
+    def as_is(self, hurt: Hurt) -> StageTimes:
         """Stage times of a hurt pipeline that changes nothing; a seat short of devices stops it."""
         seats, job = dict(hurt), self.job
         times = list(self.whole)

@@ -4,9 +4,9 @@ Constants are one set per system. Where a paper gives none, the most favourable 
 a comparable system stands in, and the source says so: peers are not to look worse than they are.
 """
 
-from holdfast.sim.job import Job
-from holdfast.sim.pace import FORWARD, Pace
-from holdfast.sim.policy import SPARE_START_MS, Card, Costs, Policy, move_ms
+from holdfast.sim.job import SimulatedJob
+from holdfast.sim.pace import FORWARD, StepTimes
+from holdfast.sim.policy import SPARE_START_MS, Card, Policy, PolicyConstants, move_ms
 from holdfast.sim.rules import Adaptive, Option, Replicas, Restart, by_window
 from holdfast.sim.strategies import (
     double_up,
@@ -21,7 +21,7 @@ from holdfast.sim.strategies import (
 SOCKET = "closed connection: 1 s assumed; hang: 60 s (ByteRobust's inspections take 10-60 s)"
 
 
-def init_ms(job: Job) -> int:
+def init_ms(job: SimulatedJob) -> int:
     """NCCL initialisation: 17 s at 16,384 devices, 200 s at 98,304 (FT-HSDP); a power law through
     both, at least a second.
     """
@@ -29,7 +29,7 @@ def init_ms(job: Job) -> int:
     return max(1_000, round(17_000 * scale))
 
 
-def checkpoint_restart(pace: Pace) -> Policy:
+def checkpoint_restart(pace: StepTimes) -> Policy:
     job = pace.job
     card = Card(
         name="checkpoint restart",
@@ -38,7 +38,7 @@ def checkpoint_restart(pace: Pace) -> Policy:
         limits="the quoted parts (first step 200 s) add up to more than the quoted 10 minutes; the "
         "first step is given what is left of them; slow devices are left alone",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=60_000,
         hang_ms=600_000,
         schedule_ms=120_000,
@@ -52,7 +52,7 @@ def checkpoint_restart(pace: Pace) -> Policy:
     return Restart(pace, card, costs, Option("drop broken pipelines", drop, False))
 
 
-def varuna(pace: Pace) -> Policy:
+def varuna(pace: StepTimes) -> Policy:
     base = checkpoint_restart(pace).costs
     card = Card(
         name="Varuna-like",
@@ -60,7 +60,7 @@ def varuna(pace: Pace) -> Policy:
         source="EuroSys'22, microsoft/varuna",
         limits="micro-batch size is not searched; depths at least the job's own",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=60_000,
         schedule_ms=base.schedule_ms,
@@ -73,7 +73,7 @@ def varuna(pace: Pace) -> Policy:
     return Restart(pace, card, costs, Option("morph", morph, False))
 
 
-def bamboo(pace: Pace) -> Policy:
+def bamboo(pace: StepTimes) -> Policy:
     job = pace.job
     hidden = (job.stages - 1) * max(pace.whole)
     redundant = max(0.0, job.micro_batches * FORWARD * max(pace.whole) - hidden)
@@ -85,7 +85,7 @@ def bamboo(pace: Pace) -> Policy:
         limits="the twofold state must fit; pipelines are not rebuilt while short of nodes, and "
         "each keeps its share of the batch, so that one doubled stage slows all of them",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=60_000,
         groups_ms=20_000,
@@ -98,7 +98,7 @@ def bamboo(pace: Pace) -> Policy:
     return Adaptive(pace, card, costs, options, redundancy=redundancy if fits else 1.0)
 
 
-def oobleck(pace: Pace) -> Policy:
+def oobleck(pace: StepTimes) -> Policy:
     card = Card(
         name="Oobleck-like",
         rule="a pipeline goes on with fewer nodes from a template; layers and micro-batches split "
@@ -106,7 +106,7 @@ def oobleck(pace: Pace) -> Policy:
         source="SOSP'23, SymbioticLab/Oobleck",
         limits="templates by exact minimax instead of divide and conquer; nodes are not borrowed",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=60_000,
         groups_ms=2_000,
@@ -118,14 +118,14 @@ def oobleck(pace: Pace) -> Policy:
     return Adaptive(pace, card, costs, [Option("shorter pipeline", shorten, True)])
 
 
-def recycle(pace: Pace) -> Policy:
+def recycle(pace: StepTimes) -> Policy:
     card = Card(
         name="ReCycle-like",
         rule="micro-batches of a lost stage go to the same stage elsewhere, in bubbles",
         source="SOSP'24 (abstract); our greedy schedules for the bound",
         limits="activation memory for the additional micro-batches is taken to be there",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=60_000,
         groups_ms=2_000,
@@ -137,14 +137,14 @@ def recycle(pace: Pace) -> Policy:
     return Adaptive(pace, card, costs, [Option("re-route", reroute, False)])
 
 
-def ft_hsdp(pace: Pace) -> Policy:
+def ft_hsdp(pace: StepTimes) -> Policy:
     card = Card(
         name="FT-HSDP-like",
         rule="the replica is lost as a whole, the others go on with a smaller batch, it rejoins",
         source="arXiv 2602.00277",
         limits="the batch shrinks; what follows when its analyser finds a slow rank is not known",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=60_000,
         hang_ms=60_000,
         groups_ms=120_000,
@@ -155,14 +155,14 @@ def ft_hsdp(pace: Pace) -> Policy:
     return Replicas(pace, card, costs)
 
 
-def chameleon(pace: Pace) -> Policy:
+def chameleon(pace: StepTimes) -> Policy:
     card = Card(
         name="Chameleon-like",
         rule="the better of re-routing and dynamic parallelism by Eq. 8",
         source="arXiv 2508.21613 through a re-implementation",
         limits="fail-stop only; its time until the next failure is our running estimate",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=60_000,
         groups_ms=2_000,
@@ -175,14 +175,14 @@ def chameleon(pace: Pace) -> Policy:
     return Adaptive(pace, card, costs, options, by_window)
 
 
-def resihp(pace: Pace) -> Policy:
+def resihp(pace: StepTimes) -> Policy:
     card = Card(
         name="ResiHP-like",
         rule="tensor groups shrink to powers of two, one layer split for all, micro-batches move",
         source="arXiv 2605.06374",
         limits="migration by capacity per stage, not by its Algorithm 1 step by step",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=round(3 * pace.healthy_ms),
         slow_steps=3,
@@ -199,7 +199,7 @@ def resihp(pace: Pace) -> Policy:
     )
 
 
-def malleus(pace: Pace) -> Policy:
+def malleus(pace: StepTimes) -> Policy:
     card = Card(
         name="Malleus-like",
         rule="what is left of a node forms tensor groups of powers of two, each a stage; layers "
@@ -207,7 +207,7 @@ def malleus(pace: Pace) -> Policy:
         source="SIGMOD'25, Hetu's strategy.py",
         limits="placements of straggler groups are not enumerated",
     )
-    costs = Costs(
+    costs = PolicyConstants(
         exit_ms=1_000,
         hang_ms=60_000,
         slow_steps=3,

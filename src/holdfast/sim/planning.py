@@ -15,16 +15,16 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan import planner
 from holdfast.plan.build import regular_plan
-from holdfast.plan.catalog import llama_units, model_shape
-from holdfast.plan.hardware import hardware, hardware_profile
-from holdfast.plan.health import Health, Rates, Situation
+from holdfast.plan.model_catalog import llama_units, model_shape
 from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Profile
-from holdfast.plan.score import Change
+from holdfast.planner import decision as planner
+from holdfast.planner.hardware import hardware, hardware_profile
+from holdfast.planner.health import FailureRates, Health, Situation
+from holdfast.planner.score import SwitchCost
 from holdfast.sim.health import Hurts
-from holdfast.sim.job import Job
+from holdfast.sim.job import SimulatedJob
 from holdfast.sim.policy import MOVE_BYTES_PER_S
 
 HARDWARE = "h100"
@@ -34,7 +34,7 @@ OPTIONS = planner.Options(check=False)
 """The dry run is left out: it costs time and changes no decision that passes it."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PlannedThroughput(msgspec.Struct, frozen=True):
     """What the planner would do."""
 
     strategy: str
@@ -47,10 +47,10 @@ class Answer(msgspec.Struct, frozen=True):
     """State has to come from a snapshot."""
 
 
-def together(answers: Sequence[Answer]) -> Answer:
+def together(answers: Sequence[PlannedThroughput]) -> PlannedThroughput:
     """Several changes at once that do not touch each other."""
     slowest = min(answers, key=lambda answer: answer.rate)
-    return Answer(
+    return PlannedThroughput(
         " + ".join(dict.fromkeys(answer.strategy for answer in answers)),
         f"{len(answers)} pipelines by themselves; the slowest: {slowest.reason}",
         slowest.rate,
@@ -62,14 +62,14 @@ def together(answers: Sequence[Answer]) -> Answer:
 class PlannerAdapter:
     """The planner's answers for one job, remembered."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SimulatedJob) -> None:
         self.job = job
         self.units = llama_units(model_shape(job.model), TOKENS)
         self.profile: Profile = hardware_profile(HARDWARE, self.units)
         self._plans: dict[int, tuple[Plan, float]] = {}
-        self._answers: dict[tuple[Hurts, int], Answer] = {}
+        self._answers: dict[tuple[Hurts, int], PlannedThroughput] = {}
 
-    def ask(self, hurts: Hurts, mtbf_ms: float) -> Answer:
+    def ask(self, hurts: Hurts, mtbf_ms: float) -> PlannedThroughput:
         """The time between failures enters in steps of a factor of 4: decisions hardly depend on
         it, and fewer questions are asked.
         """
@@ -83,15 +83,15 @@ class PlannerAdapter:
                 self._answers[key] = self._decide(hurts, 4.0**scale / 1e3)
         return self._answers[key]
 
-    def _decide(self, hurts: Hurts, mtbf_s: float) -> Answer:
+    def _decide(self, hurts: Hurts, mtbf_s: float) -> PlannedThroughput:
         plan, step_time = self.undisturbed(self._width(hurts))
         health = self._health(plan, hurts)
         prior = mtbf_s * (len(plan.workers) + len(health.spares))
-        rates = Rates(prior_failures=1.0, prior_device_time=prior)
+        rates = FailureRates(prior_failures=1.0, prior_device_time=prior)
         found = planner.decide(Situation(plan, health, self.profile, rates), OPTIONS)
         if found.chosen is None:
-            return Answer("wait for devices", found.reason, 0.0, 0)
-        return Answer(
+            return PlannedThroughput("wait for devices", found.reason, 0.0, 0)
+        return PlannedThroughput(
             found.chosen.strategy,
             found.reason,
             min(1.0, step_time / found.chosen.step_time),
@@ -125,7 +125,7 @@ class PlannerAdapter:
             self._plans[width] = (found.plan, found.chosen.step_time)
         return self._plans[width]
 
-    def _change_ms(self, change: Change, restores: bool) -> int:
+    def _change_ms(self, change: SwitchCost, restores: bool) -> int:
         """The planner's estimate, but state moves no faster than for the other policies: the
         planner counts on the links' data sheets.
         """

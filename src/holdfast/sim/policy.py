@@ -11,9 +11,9 @@ from math import isinf
 import msgspec
 
 from holdfast.sim.events import Cause
-from holdfast.sim.health import Situation
-from holdfast.sim.job import Job
-from holdfast.sim.pace import Pace
+from holdfast.sim.health import ClusterDamage
+from holdfast.sim.job import SimulatedJob
+from holdfast.sim.pace import StepTimes
 
 MOVE_BYTES_PER_S = 5.3e9
 """Of state into one node, for every policy. ResiHP: up to 15 s for 10 layers of a 32B model, that
@@ -23,7 +23,7 @@ SPARE_START_MS = 120_000
 part of FT-HSDP's synchronous recovery."""
 
 
-def move_ms(job: Job) -> int:
+def move_ms(job: SimulatedJob) -> int:
     """The state of one stage into one node."""
     return round(1e3 * max(job.layer_counts) * job.layer_bytes / MOVE_BYTES_PER_S)
 
@@ -37,7 +37,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     limits: str
 
 
-class Costs(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyConstants(msgspec.Struct, frozen=True, kw_only=True):
     """The constants of a system, in milliseconds, with their sources."""
 
     exit_ms: int
@@ -70,8 +70,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy is told."""
 
     now_ms: int
-    job: Job
-    situation: Situation
+    job: SimulatedJob
+    situation: ClusterDamage
     change: str
     """started, failed, failed unused (devices nobody trains on), slowed, recovered, returned or
     joined.
@@ -79,9 +79,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause
     num_replaceable: int
     """Nodes that are gone and could come back: by restart, or because there is a spare."""
-    after_rejoin: Situation
+    after_rejoin: ClusterDamage
     """The situation once these have come back."""
-    fresh: Situation
+    fresh: ClusterDamage
     """Only what was lost since the last decision: state is gone for good only if this alone took
     every copy, as earlier losses have been made up for.
     """
@@ -89,7 +89,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated from what has been seen so far, and a prior."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str
     reason: str
     rate: float
@@ -110,9 +110,9 @@ class Policy(ABC):
     """Common to all policies. They keep no state of a run, only what they have worked out."""
 
     card: Card
-    costs: Costs
+    costs: PolicyConstants
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: StepTimes) -> None:
         self.pace = pace
         self.job = pace.job
 
@@ -126,10 +126,10 @@ class Policy(ABC):
         return self.costs.slow_steps > 0
 
     @abstractmethod
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         """What is done now, and why."""
 
-    def is_idle(self, situation: Situation, pipeline: int, stage: int) -> bool:
+    def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
         """Does this seat not train in this situation? A failure there interrupts nobody."""
         return False
 
@@ -148,7 +148,7 @@ def stall(**parts: int) -> tuple[tuple[str, int], ...]:
     return tuple((name.replace("_", " "), span) for name, span in parts.items() if span > 0)
 
 
-def describe(situation: Situation, tensor: int) -> str:
+def describe(situation: ClusterDamage, tensor: int) -> str:
     """`2 pipelines short of 9 devices, 1 slow`."""
     if not situation.pipelines:
         return "all devices healthy"

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.observe.goodput import Budget
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a simulated journal."""
 
     time_ms: int
@@ -18,7 +18,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Span(msgspec.Struct, frozen=True):
+class ThroughputSpan(msgspec.Struct, frozen=True):
     """Throughput between two moments, relative to the healthy job."""
 
     start_ms: int
@@ -29,8 +29,8 @@ class Span(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     budget: Budget
-    journal: tuple[Record, ...]
-    spans: tuple[Span, ...]
+    journal: tuple[SimulatedDecision, ...]
+    spans: tuple[ThroughputSpan, ...]
     num_failures: int
     """Failures that interrupted training."""
     strategies: dict[str, int]

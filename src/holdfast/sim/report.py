@@ -4,33 +4,33 @@ from collections.abc import Sequence
 
 from holdfast.observe.simulation_report import (
     CellView,
+    ChartLine,
     DecisionView,
-    Line,
     PolicyView,
-    Report,
+    SimulationReport,
 )
-from holdfast.sim.job import Job
+from holdfast.sim.job import SimulatedJob
 from holdfast.sim.policy import Policy
-from holdfast.sim.records import Record, Result
-from holdfast.sim.sweep import Cell, Point
+from holdfast.sim.records import Result, SimulatedDecision
+from holdfast.sim.sweep import Point, SweepCell
 
 HOUR_MS = 3_600_000
 MOST_DECISIONS = 60
 
 
 def build_report(
-    job: Job,
+    job: SimulatedJob,
     source: str,
     seed: int,
     found: Sequence[tuple[str, Policy, Result]],
     by_scale: Sequence[Point],
     by_gap: Sequence[Point],
-    cells: Sequence[Cell],
-) -> Report:
+    cells: Sequence[SweepCell],
+) -> SimulationReport:
     titles = {name: policy.card.name for name, policy, _ in found}
     last = found[-1][2]
     hours = last.budget.total_ms / HOUR_MS
-    return Report(
+    return SimulationReport(
         title=f"{job.model} on {job.devices:,} devices",
         facts=_facts(job, source, seed, hours),
         hours=hours,
@@ -46,7 +46,7 @@ def build_report(
     )
 
 
-def _facts(job: Job, source: str, seed: int, hours: float) -> tuple[tuple[str, str], ...]:
+def _facts(job: SimulatedJob, source: str, seed: int, hours: float) -> tuple[tuple[str, str], ...]:
     return (
         ("nodes", f"{job.nodes:,} and {job.spare_nodes} spare"),
         ("pipelines", f"{job.pipelines:,} of {job.stages} stages x {job.tensor} tensor"),
@@ -73,15 +73,15 @@ def _view(policy: Policy, result: Result) -> PolicyView:
     )
 
 
-def _lines(points: Sequence[Point], titles: dict[str, str]) -> tuple[Line, ...]:
+def _lines(points: Sequence[Point], titles: dict[str, str]) -> tuple[ChartLine, ...]:
     names = dict.fromkeys(point.policy for point in points)
     return tuple(
-        Line(titles[name], tuple((p.x, p.goodput) for p in points if p.policy == name))
+        ChartLine(titles[name], tuple((p.x, p.goodput) for p in points if p.policy == name))
         for name in names
     )
 
 
-def _decision(record: Record) -> DecisionView:
+def _decision(record: SimulatedDecision) -> DecisionView:
     seconds = record.time_ms // 1000
     clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return DecisionView(

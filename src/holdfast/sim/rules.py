@@ -7,10 +7,18 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.sim.health import Situation
-from holdfast.sim.pace import Pace
-from holdfast.sim.policy import Card, Costs, Decision, Facts, Policy, describe, stall
-from holdfast.sim.strategies import Strategy, drop, slow_ms
+from holdfast.sim.health import ClusterDamage
+from holdfast.sim.pace import StepTimes
+from holdfast.sim.policy import (
+    Card,
+    Facts,
+    Policy,
+    PolicyConstants,
+    PolicyDecision,
+    describe,
+    stall,
+)
+from holdfast.sim.strategies import ThroughputRule, drop, slow_ms
 
 HEALTHY = "all devices in use"
 WAIT = "wait for devices"
@@ -20,7 +28,7 @@ class Option(msgspec.Struct, frozen=True):
     """Something a policy may do."""
 
     name: str
-    strategy: Strategy
+    strategy: ThroughputRule
     moves_state: bool
 
 
@@ -42,14 +50,14 @@ class Restart(Policy):
     any.
     """
 
-    def __init__(self, pace: Pace, card: Card, costs: Costs, option: Option) -> None:
+    def __init__(self, pace: StepTimes, card: Card, costs: PolicyConstants, option: Option) -> None:
         super().__init__(pace)
         self.card, self.costs, self.option = card, costs, option
 
-    def is_idle(self, situation: Situation, pipeline: int, stage: int) -> bool:
+    def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
         return pipeline in situation.broken(self.job.tensor)
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         failed = facts.change == "failed"
         enough = facts.num_replaceable > 0
         restarts = failed or (facts.change == "returned" and enough)
@@ -58,7 +66,7 @@ class Restart(Policy):
         step_ms = self.option.strategy(self.pace, situation.hurts)
         full_ms = self.option.strategy(self.pace, situation.without_slow().hurts)
         costs = self.costs
-        return Decision(
+        return PolicyDecision(
             strategy="restart" if restarts else self.option.name,
             reason=f"{describe(facts.situation, self.job.tensor)}; "
             + (f"{facts.num_replaceable} nodes replaced or restarted" if rejoin else "none to add"),
@@ -82,17 +90,17 @@ class Replicas(Policy):
     batch, and it comes back in the background.
     """
 
-    def __init__(self, pace: Pace, card: Card, costs: Costs) -> None:
+    def __init__(self, pace: StepTimes, card: Card, costs: PolicyConstants) -> None:
         super().__init__(pace)
         self.card, self.costs = card, costs
 
-    def _out(self, situation: Situation) -> set[int]:
+    def _out(self, situation: ClusterDamage) -> set[int]:
         return {self.job.replica_of(p) for p in situation.broken(self.job.tensor)}
 
-    def is_idle(self, situation: Situation, pipeline: int, stage: int) -> bool:
+    def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
         return self.job.replica_of(pipeline) in self._out(situation)
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         lost = self._out(facts.situation)
         out = len(lost)
         left = (self.job.replicas - out) / self.job.replicas
@@ -100,7 +108,7 @@ class Replicas(Policy):
         slow = [hurt for p, hurt in pipelines if self.job.replica_of(p) not in lost]
         step_ms = max(self.pace.healthy_ms, drop(self.pace, tuple(sorted(slow))))
         half_step = round(self.pace.healthy_ms / 2)
-        return Decision(
+        return PolicyDecision(
             strategy="go on with fewer replicas" if out else HEALTHY,
             reason=f"{describe(facts.situation, self.job.tensor)}: {out} of {self.job.replicas} "
             f"replicas out",
@@ -118,9 +126,9 @@ class Adaptive(Policy):
 
     def __init__(
         self,
-        pace: Pace,
+        pace: StepTimes,
         card: Card,
-        costs: Costs,
+        costs: PolicyConstants,
         options: Sequence[Option],
         score: Score = by_rate,
         redundancy: float = 0.0,
@@ -137,11 +145,11 @@ class Adaptive(Policy):
     def steady(self) -> float:
         return 1.0 - self.redundancy
 
-    def is_idle(self, situation: Situation, pipeline: int, stage: int) -> bool:
+    def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
         seat = dict(dict(situation.pipelines).get(pipeline, ())).get(stage)
         return self.whole_seats and seat is not None and len(seat) < self.job.tensor
 
-    def rate(self, option: Option, situation: Situation) -> float:
+    def rate(self, option: Option, situation: ClusterDamage) -> float:
         """Who does not see slow devices plans as if there were none, and waits for the slowest."""
         hurts = situation.hurts
         key = (option.name, hurts)
@@ -153,13 +161,13 @@ class Adaptive(Policy):
             self._known[key] = self.rate_of(step_ms)
         return self._known[key]
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> PolicyDecision:
         if not facts.situation.pipelines:
             return self._whole(facts)
         scored = [(self._score(option, facts), -number) for number, option in self._numbered()]
         best, number = max(scored, default=(0.0, 0))
         if best <= 0.0:
-            return Decision(
+            return PolicyDecision(
                 strategy=WAIT,
                 reason=f"{describe(facts.situation, self.job.tensor)}: no option can run",
                 rate=0.0,
@@ -167,7 +175,7 @@ class Adaptive(Policy):
                 join_ms=self.costs.join_ms,
             )
         option = self.options[-number]
-        return Decision(
+        return PolicyDecision(
             strategy=option.name,
             reason=self._reason(facts, option),
             rate=self.rate(option, facts.situation),
@@ -188,8 +196,8 @@ class Adaptive(Policy):
         told = ", ".join(f"{option.name} {rate:.3f}" for option, rate in rates)
         return f"{describe(facts.situation, self.job.tensor)}: {told}"
 
-    def _whole(self, facts: Facts) -> Decision:
-        return Decision(
+    def _whole(self, facts: Facts) -> PolicyDecision:
+        return PolicyDecision(
             strategy=HEALTHY,
             reason=f"{facts.change}: nothing is missing",
             rate=self.steady,

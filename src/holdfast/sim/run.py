@@ -19,29 +19,31 @@ from math import sqrt
 import msgspec
 
 from holdfast.errors import invariant
-from holdfast.observe.goodput import Ledger
-from holdfast.sim.events import KILLED, PREEMPTED, Cause, Event
-from holdfast.sim.health import Health
-from holdfast.sim.policy import Decision, Facts, Policy, describe
-from holdfast.sim.records import Record, Result, Span
+from holdfast.observe.goodput import GoodputAccount
+from holdfast.sim.events import KILLED, PREEMPTED, Cause, HardwareEvent
+from holdfast.sim.health import ClusterHealth
+from holdfast.sim.policy import Facts, Policy, PolicyDecision, describe
+from holdfast.sim.records import Result, SimulatedDecision, ThroughputSpan
 from holdfast.sim.strategies import slow_ms
 
 PRIOR_WEIGHT = 4.0
 """The assumed time between failures counts as much as so many observed ones."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     length_ms: int
     mtbf_ms: int = 3_600_000
     """Prior for the policies' own estimate."""
 
 
-class Run:
-    def __init__(self, policy: Policy, events: Sequence[Event], settings: Settings) -> None:
+class SimulationRun:
+    def __init__(
+        self, policy: Policy, events: Sequence[HardwareEvent], settings: RunSettings
+    ) -> None:
         self.policy, self.settings = policy, settings
         self.job = policy.job
-        self.health = Health(self.job)
-        self.ledger = Ledger()
+        self.health = ClusterHealth(self.job)
+        self.ledger = GoodputAccount()
         self.spares = self.job.spare_nodes
         self.joining: dict[int, int] = {}
         """Nodes on their way back, with the number of their attempt."""
@@ -53,8 +55,8 @@ class Run:
         """Devices that were gone at the last decision."""
         self.losses: dict[str, float] = {}
         self.unsaved_ms = self.since_save_ms = 0.0
-        self.journal: list[Record] = []
-        self.spans: list[Span] = []
+        self.journal: list[SimulatedDecision] = []
+        self.spans: list[ThroughputSpan] = []
         self.num_failures = 0
         self.chosen: Counter[str] = Counter()
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -67,7 +69,7 @@ class Run:
         self._number += 1
         heapq.heappush(self._heap, (time_ms, self._number, action))
 
-    def _seed(self, events: Sequence[Event]) -> None:
+    def _seed(self, events: Sequence[HardwareEvent]) -> None:
         """Events at time 0 are how the run begins; the others wait for their time."""
         for event in events:
             if event.time_ms == 0 and event.kind == "failed":
@@ -139,13 +141,13 @@ class Run:
             return
         last = self.spans[-1] if self.spans else None
         if last is not None and abs(last.rate - rate) < 1e-12:
-            self.spans[-1] = Span(last.start_ms, self.now_ms, rate)
+            self.spans[-1] = ThroughputSpan(last.start_ms, self.now_ms, rate)
         else:
-            self.spans.append(Span(start_ms, self.now_ms, rate))
+            self.spans.append(ThroughputSpan(start_ms, self.now_ms, rate))
 
     # What happens.
 
-    def _happen(self, event: Event) -> None:
+    def _happen(self, event: HardwareEvent) -> None:
         if event.kind == "failed":
             self._fail(event)
         elif event.kind == "slowed":
@@ -155,7 +157,7 @@ class Run:
             self._note(event.kind, event.devices, event.cause.name)
             self._learn("returned", event.cause)
 
-    def _fail(self, event: Event) -> None:
+    def _fail(self, event: HardwareEvent) -> None:
         in_use = self._in_use(event.devices)
         taken = self.health.lose(event.devices, event.cause)
         if event.last_ms:
@@ -187,7 +189,7 @@ class Run:
         if not self.num_unknown:
             self._learn("failed", cause)
 
-    def _slow(self, event: Event) -> None:
+    def _slow(self, event: HardwareEvent) -> None:
         self.health.slow_down(event.devices, event.factor)
         self._note("slowed", event.devices, event.cause.name)
         self._at(self.now_ms + event.last_ms, lambda: self._recover(event))
@@ -196,7 +198,7 @@ class Run:
             delay_ms = self.policy.delay_ms(event.cause)
             self._at(self.now_ms + delay_ms, lambda: self._learn("slowed", event.cause))
 
-    def _recover(self, event: Event) -> None:
+    def _recover(self, event: HardwareEvent) -> None:
         self.health.speed_up(event.devices)
         self._note("recovered", event.devices, event.cause.name)
         delay_ms = self.policy.delay_ms(event.cause)
@@ -233,7 +235,7 @@ class Run:
             for node in self._replaceable():
                 self._start_join(node, self.now_ms + decision.join_ms)
 
-    def _decide(self, change: str, cause: Cause, count: bool = True) -> Decision:
+    def _decide(self, change: str, cause: Cause, count: bool = True) -> PolicyDecision:
         replaceable = self._replaceable()
         facts = Facts(
             now_ms=self.now_ms,
@@ -251,7 +253,7 @@ class Run:
         if count:
             self.chosen[decision.strategy] += 1
             self.journal.append(
-                Record(
+                SimulatedDecision(
                     time_ms=self.now_ms,
                     event="decided",
                     subject=describe(facts.situation, self.job.tensor),
@@ -263,7 +265,7 @@ class Run:
             )
         return decision
 
-    def _set_pace(self, decision: Decision) -> None:
+    def _set_pace(self, decision: PolicyDecision) -> None:
         """Split what is missing to the healthy pace by its causes."""
         steady = self.policy.steady
         saving = self._saving_share()
@@ -337,4 +339,6 @@ class Run:
         place = f"n{nodes[0]}" + (f"-{nodes[-1]}" if len(nodes) > 1 else "")
         if len(devices) == 1:
             place += f".g{devices[0] % self.job.devices_per_node}"
-        self.journal.append(Record(time_ms=self.now_ms, event=event, subject=place, reason=why))
+        self.journal.append(
+            SimulatedDecision(time_ms=self.now_ms, event=event, subject=place, reason=why)
+        )

@@ -10,37 +10,39 @@ from collections.abc import Callable, Iterable, Sequence
 from math import isinf
 
 from holdfast.sim.health import Hurt, Hurts, Seat
-from holdfast.sim.pace import NEVER, Pace, Times, split_layers
+from holdfast.sim.pace import NEVER, StageTimes, StepTimes, split_layers
 
 FALLBACK = 1.5
 """Of a node that computes two stages, forward passes being there already: Bamboo's simulator."""
 
-Strategy = Callable[[Pace, Hurts], float]
+ThroughputRule = Callable[[StepTimes, Hurts], float]
 
 
-def is_short(pace: Pace, hurt: Hurt) -> bool:
+def is_short(pace: StepTimes, hurt: Hurt) -> bool:
     """Has the pipeline lost a device?"""
     return any(len(seat) < pace.job.tensor for _, seat in hurt)
 
 
-def short_stages(pace: Pace, hurt: Hurt) -> list[int]:
+def short_stages(pace: StepTimes, hurt: Hurt) -> list[int]:
     return [stage for stage, seat in hurt if len(seat) < pace.job.tensor]
 
 
-def with_healthy(pace: Pace, hurts: Hurts, kinds: Iterable[Times]) -> list[tuple[Times, int]]:
+def with_healthy(
+    pace: StepTimes, hurts: Hurts, kinds: Iterable[StageTimes]
+) -> list[tuple[StageTimes, int]]:
     """The given pipelines, and all those that are whole."""
     counts = Counter(kinds)
     counts[pace.whole] += pace.job.pipelines - len(hurts)
     return [(times, count) for times, count in counts.items() if not any(map(isinf, times))]
 
 
-def drop(pace: Pace, hurts: Hurts) -> float:
+def drop(pace: StepTimes, hurts: Hurts) -> float:
     """Pipelines that lost a device stop; the others share the batch evenly, slow ones too."""
     kinds = (pace.as_is(hurt) for hurt in hurts if not is_short(pace, hurt))
     return pace.equal_ms(with_healthy(pace, hurts, kinds))
 
 
-def reroute(pace: Pace, hurts: Hurts, decoupled: bool = True) -> float:
+def reroute(pace: StepTimes, hurts: Hurts, decoupled: bool = True) -> float:
     """Micro-batches of a lost stage go to the same stage of the other pipelines.
 
     With the backward pass decoupled and activation memory to spare, the additional work fills
@@ -61,20 +63,20 @@ def reroute(pace: Pace, hurts: Hurts, decoupled: bool = True) -> float:
     return max(slots * slot, slow_ms(pace, hurts))
 
 
-def slow_ms(pace: Pace, hurts: Hurts) -> float:
+def slow_ms(pace: StepTimes, hurts: Hurts) -> float:
     """The slowest whole pipeline with its usual share of the batch: nothing is done about it."""
     slow = [pace.as_is(hurt) for hurt in hurts if not is_short(pace, hurt)]
     return max((pace.chain_ms(times, pace.job.micro_batches) for times in slow), default=0.0)
 
 
-def shorten(pace: Pace, hurts: Hurts) -> float:
+def shorten(pace: StepTimes, hurts: Hurts) -> float:
     """A pipeline goes on with the nodes that are whole, the layers split anew over them; too few:
     it stops. Micro-batches are balanced.
     """
     return pace.balanced_ms(with_healthy(pace, hurts, (_shorter(pace, hurt) for hurt in hurts)))
 
 
-def _shorter(pace: Pace, hurt: Hurt) -> Times:
+def _shorter(pace: StepTimes, hurt: Hurt) -> StageTimes:
     job = pace.job
     seats = dict(hurt)
     left = [
@@ -87,7 +89,7 @@ def _shorter(pace: Pace, hurt: Hurt) -> Times:
     return _split_over(pace, left, [job.tensor] * len(left))
 
 
-def _split_over(pace: Pace, seats: Sequence[Seat], degrees: Sequence[int]) -> Times:
+def _split_over(pace: StepTimes, seats: Sequence[Seat], degrees: Sequence[int]) -> StageTimes:
     """All layers over the given seats, by exact minimax."""
     job = pace.job
     if not seats:
@@ -101,7 +103,7 @@ def _split_over(pace: Pace, seats: Sequence[Seat], degrees: Sequence[int]) -> Ti
     )
 
 
-def best_degree(pace: Pace, seat: Seat, powers_only: bool) -> int:
+def best_degree(pace: StepTimes, seat: Seat, powers_only: bool) -> int:
     """The tensor degree that gives a layer its least time, counted in devices; 0: none left.
 
     With `powers_only` ResiHP's rule: maximise degree x slowest speed over powers of two.
@@ -113,7 +115,7 @@ def best_degree(pace: Pace, seat: Seat, powers_only: bool) -> int:
     return min(degrees, key=lambda k: (pace.seat_ms(seat, 1, k), k), default=0)
 
 
-def shrink(pace: Pace, hurts: Hurts, powers_only: bool = False) -> float:
+def shrink(pace: StepTimes, hurts: Hurts, powers_only: bool = False) -> float:
     """Tensor groups shrink to what is left, every pipeline splits its layers anew, micro-batches
     are balanced. A seat without devices leaves a shorter pipeline.
     """
@@ -121,7 +123,7 @@ def shrink(pace: Pace, hurts: Hurts, powers_only: bool = False) -> float:
     return pace.balanced_ms(with_healthy(pace, hurts, kinds))
 
 
-def shrunk(pace: Pace, hurt: Hurt, powers_only: bool) -> Times:
+def shrunk(pace: StepTimes, hurt: Hurt, powers_only: bool) -> StageTimes:
     seats = dict(hurt)
     full = (1.0,) * pace.job.tensor
     every = [seats.get(stage, full) for stage in range(pace.job.stages)]
@@ -130,7 +132,7 @@ def shrunk(pace: Pace, hurt: Hurt, powers_only: bool) -> Times:
     return _split_over(pace, [seat for seat, _ in left], [degree for _, degree in left])
 
 
-def migrate(pace: Pace, hurts: Hurts) -> float:
+def migrate(pace: StepTimes, hurts: Hurts) -> float:
     """ResiHP: tensor groups shrink to powers of two, one layer split for all pipelines, and every
     stage's micro-batches go to whoever has capacity for that stage.
     """
@@ -140,11 +142,11 @@ def migrate(pace: Pace, hurts: Hurts) -> float:
     return min(_migrated_ms(pace, table, layers) for layers in sorted(counts))
 
 
-def _degrees_by_stage(pace: Pace, hurt: Hurt) -> dict[int, tuple[Seat, int]]:
+def _degrees_by_stage(pace: StepTimes, hurt: Hurt) -> dict[int, tuple[Seat, int]]:
     return {stage: (seat, best_degree(pace, seat, True)) for stage, seat in hurt}
 
 
-def _repartition(pace: Pace, table: Sequence[dict[int, tuple[Seat, int]]]) -> tuple[int, ...]:
+def _repartition(pace: StepTimes, table: Sequence[dict[int, tuple[Seat, int]]]) -> tuple[int, ...]:
     """Fewer layers where a stage has less capacity over all pipelines; at least one each."""
     job = pace.job
     capacity = [
@@ -157,13 +159,13 @@ def _repartition(pace: Pace, table: Sequence[dict[int, tuple[Seat, int]]]) -> tu
     )
 
 
-def _share(pace: Pace, entry: tuple[Seat, int]) -> float:
+def _share(pace: StepTimes, entry: tuple[Seat, int]) -> float:
     seat, degree = entry
     return pace.job.layer_ms / pace.seat_ms(seat, 1, degree) if degree else 0.0
 
 
 def _migrated_ms(
-    pace: Pace, table: Sequence[dict[int, tuple[Seat, int]]], layers: tuple[int, ...]
+    pace: StepTimes, table: Sequence[dict[int, tuple[Seat, int]]], layers: tuple[int, ...]
 ) -> float:
     job = pace.job
     if sum(layers) != job.num_layers:
@@ -193,7 +195,7 @@ def deal_ms(times: dict[float, int], total: int) -> float:
     return limit
 
 
-def regroup(pace: Pace, hurts: Hurts) -> float:
+def regroup(pace: StepTimes, hurts: Hurts) -> float:
     """Malleus: what is left of a node forms tensor groups of powers of two, each a stage of its
     own where that helps; layers and micro-batches by exact minimax.
     """
@@ -204,7 +206,7 @@ def regroup(pace: Pace, hurts: Hurts) -> float:
     return pace.balanced_ms(with_healthy(pace, hurts, kinds))
 
 
-def _regrouped(pace: Pace, hurt: Hurt) -> Times:
+def _regrouped(pace: StepTimes, hurt: Hurt) -> StageTimes:
     seats = dict(hurt)
     full = (1.0,) * pace.job.tensor
     groups: list[Seat] = []
@@ -227,7 +229,7 @@ def powers_of_two(seat: Seat) -> list[Seat]:
     return groups
 
 
-def double_up(pace: Pace, hurts: Hurts) -> float:
+def double_up(pace: StepTimes, hurts: Hurts) -> float:
     """Bamboo: the node before a lost one computes both stages, at FALLBACK of its own time. Two
     neighbours lost: the pipeline stops. Every pipeline keeps its share of the batch.
     """
@@ -235,7 +237,7 @@ def double_up(pace: Pace, hurts: Hurts) -> float:
     return pace.equal_ms(with_healthy(pace, hurts, kinds))
 
 
-def _doubled(pace: Pace, hurt: Hurt) -> Times:
+def _doubled(pace: StepTimes, hurt: Hurt) -> StageTimes:
     job = pace.job
     lost = set(short_stages(pace, hurt))
     if not lost:
@@ -248,7 +250,7 @@ def _doubled(pace: Pace, hurt: Hurt) -> Times:
     return tuple(time for stage, time in enumerate(times) if stage not in lost)
 
 
-def morph(pace: Pace, hurts: Hurts) -> float:
+def morph(pace: StepTimes, hurts: Hurts) -> float:
     """Varuna: the best depth (of this one and deeper, dividing the layers) for the devices left;
     those that do not fill a pipeline idle.
     """

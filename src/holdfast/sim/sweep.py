@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from holdfast.sim.events import KILLED, SLOW
-from holdfast.sim.hazards import GROUP_NODES, SLOW_FACTORS, Rates, draw_events
-from holdfast.sim.health import Health, Situation
-from holdfast.sim.job import Job, usual_replicas, usual_spares
-from holdfast.sim.pace import Pace
+from holdfast.sim.hazards import GROUP_NODES, SLOW_FACTORS, HazardRates, draw_events
+from holdfast.sim.health import ClusterDamage, ClusterHealth
+from holdfast.sim.job import SimulatedJob, usual_replicas, usual_spares
+from holdfast.sim.pace import StepTimes
 from holdfast.sim.policy import Facts, Policy
-from holdfast.sim.run import Run, Settings
+from holdfast.sim.run import RunSettings, SimulationRun
 from holdfast.sim.strategies import slow_ms
 
-Makers = Mapping[str, Callable[[Pace], Policy]]
+Makers = Mapping[str, Callable[[StepTimes], Policy]]
 
 SCALES = (1 / 64, 1 / 16, 1 / 4, 1 / 2, 1.0)
 GAPS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
@@ -29,7 +29,7 @@ class Point(msgspec.Struct, frozen=True):
     goodput: float
 
 
-def scaled(job: Job, share: float) -> Job:
+def scaled(job: SimulatedJob, share: float) -> SimulatedJob:
     """The same job over a share of the pipelines."""
     pipelines = max(2, round(job.pipelines * share))
     replicas = usual_replicas(pipelines)
@@ -43,7 +43,7 @@ def scaled(job: Job, share: float) -> Job:
 
 
 def sweep_scale(
-    job: Job, rates: Rates, length_ms: int, seed: int, makers: Makers
+    job: SimulatedJob, rates: HazardRates, length_ms: int, seed: int, makers: Makers
 ) -> Iterator[Point]:
     """Smaller clusters of the same devices: failures are rarer in proportion."""
     sizes = {small.devices: small for small in (scaled(job, share) for share in SCALES)}
@@ -56,7 +56,7 @@ def sweep_scale(
 
 
 def sweep_rate(
-    job: Job, rates: Rates, length_ms: int, seed: int, makers: Makers
+    job: SimulatedJob, rates: HazardRates, length_ms: int, seed: int, makers: Makers
 ) -> Iterator[Point]:
     """The same cluster with more and with fewer failures; x is minutes between them."""
     policies = _policies(job, makers)
@@ -66,23 +66,23 @@ def sweep_rate(
             yield Point(changed.mtbf_ms / 60_000, name, goodput)
 
 
-def _policies(job: Job, makers: Makers) -> dict[str, Policy]:
+def _policies(job: SimulatedJob, makers: Makers) -> dict[str, Policy]:
     """They keep no state of a run, only what they have worked out."""
-    pace = Pace(job)
+    pace = StepTimes(job)
     return {name: maker(pace) for name, maker in makers.items()}
 
 
 def _goodputs(
-    policies: Mapping[str, Policy], rates: Rates, length_ms: int, seed: int
+    policies: Mapping[str, Policy], rates: HazardRates, length_ms: int, seed: int
 ) -> Iterator[tuple[str, float]]:
     job = next(iter(policies.values())).job
     events = draw_events(job, rates, length_ms, seed)
-    settings = Settings(length_ms=length_ms, mtbf_ms=rates.mtbf_ms)
+    settings = RunSettings(length_ms=length_ms, mtbf_ms=rates.mtbf_ms)
     for name, policy in policies.items():
-        yield name, Run(policy, events, settings).finish().goodput
+        yield name, SimulationRun(policy, events, settings).finish().goodput
 
 
-class Cell(msgspec.Struct, frozen=True):
+class SweepCell(msgspec.Struct, frozen=True):
     """What a policy does in a situation."""
 
     situation: str
@@ -92,7 +92,7 @@ class Cell(msgspec.Struct, frozen=True):
     stall_ms: int
 
 
-def situations(job: Job) -> dict[str, Situation]:
+def situations(job: SimulatedJob) -> dict[str, ClusterDamage]:
     """Typical situations by name, as far as the job is large enough for them."""
     seat, chain = job.tensor, job.stages * job.tensor
     middle = job.stages // 2 * seat
@@ -105,31 +105,33 @@ def situations(job: Job) -> dict[str, Situation]:
         "2 pipelines, different stages": (middle, 2 * chain - 1),
         f"{GROUP_NODES} nodes of a switch": range(switch),
     }
-    found: dict[str, Situation] = {}
+    found: dict[str, ClusterDamage] = {}
     for name, devices in losses.items():
-        health = Health(job)
+        health = ClusterHealth(job)
         health.lose([device for device in devices if device < job.devices], KILLED)
         if len(health.gone) < job.devices:
             found[name] = health.situation()
     for factor in SLOW_FACTORS:
-        health = Health(job)
+        health = ClusterHealth(job)
         health.slow_down((middle,), factor)
         found[f"1 device at {1 / factor:.0%}"] = health.situation()
     return found
 
 
-def situation_cells(job: Job, mtbf_ms: int, makers: Makers) -> Iterator[Cell]:
+def situation_cells(job: SimulatedJob, mtbf_ms: int, makers: Makers) -> Iterator[SweepCell]:
     policies = _policies(job, makers)
     for title, situation in situations(job).items():
         for name, policy in policies.items():
             yield _cell(title, name, policy, situation, mtbf_ms)
 
 
-def _cell(title: str, name: str, policy: Policy, situation: Situation, mtbf_ms: int) -> Cell:
+def _cell(
+    title: str, name: str, policy: Policy, situation: ClusterDamage, mtbf_ms: int
+) -> SweepCell:
     slow = not situation.broken(policy.job.tensor)
     if slow and not policy.handles_slow:
         rate = policy.rate_of(slow_ms(policy.pace, situation.hurts))
-        return Cell(title, name, "not noticed", rate, 0)
+        return SweepCell(title, name, "not noticed", rate, 0)
     facts = Facts(
         now_ms=0,
         job=policy.job,
@@ -143,4 +145,4 @@ def _cell(title: str, name: str, policy: Policy, situation: Situation, mtbf_ms: 
     )
     decision = policy.decide(facts)
     stall_ms = sum(span for _, span in decision.stall)
-    return Cell(title, name, decision.strategy, decision.rate, stall_ms)
+    return SweepCell(title, name, decision.strategy, decision.rate, stall_ms)

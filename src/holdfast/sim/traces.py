@@ -9,10 +9,10 @@ import heapq
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.sim.events import PREEMPTED, Event
+from holdfast.sim.events import PREEMPTED, HardwareEvent
 
 
-class Line(msgspec.Struct, frozen=True):
+class TraceLine(msgspec.Struct, frozen=True):
     time_ms: int
     adds: bool
     node: str
@@ -27,11 +27,11 @@ class Trace(msgspec.Struct, frozen=True):
     changes: tuple[tuple[int, bool, int], ...]
     """(time, added?, place) after the start."""
 
-    def events(self, devices_per_node: int) -> tuple[Event, ...]:
+    def events(self, devices_per_node: int) -> tuple[HardwareEvent, ...]:
         found = [self._absent(place, devices_per_node) for place in self._missing()]
         for time_ms, added, place in self.changes:
             found.append(
-                Event(
+                HardwareEvent(
                     time_ms=time_ms,
                     kind="returned" if added else "failed",
                     devices=_devices(place, devices_per_node),
@@ -43,18 +43,18 @@ class Trace(msgspec.Struct, frozen=True):
     def _missing(self) -> range:
         return range(self.num_first, self.num_places)
 
-    def _absent(self, place: int, devices_per_node: int) -> Event:
+    def _absent(self, place: int, devices_per_node: int) -> HardwareEvent:
         """Places filled later are absent from the start."""
         devices = _devices(place, devices_per_node)
-        return Event(time_ms=0, kind="failed", devices=devices, cause=PREEMPTED)
+        return HardwareEvent(time_ms=0, kind="failed", devices=devices, cause=PREEMPTED)
 
 
 def _devices(place: int, devices_per_node: int) -> tuple[int, ...]:
     return tuple(range(place * devices_per_node, (place + 1) * devices_per_node))
 
 
-def parse_lines(text: str, name: str = "trace") -> list[Line]:
-    lines: list[Line] = []
+def parse_lines(text: str, name: str = "trace") -> list[TraceLine]:
+    lines: list[TraceLine] = []
     for number, row in enumerate(text.splitlines(), 1):
         if not row.strip():
             continue
@@ -64,7 +64,7 @@ def parse_lines(text: str, name: str = "trace") -> list[Line]:
             raise HoldfastError(
                 f"{name}:{number}: {row.strip()!r} is not `milliseconds,add|remove,node`"
             )
-        lines.append(Line(int(parts[0]), parts[1] == "add", parts[2]))
+        lines.append(TraceLine(int(parts[0]), parts[1] == "add", parts[2]))
         if len(lines) > 1 and lines[-2].time_ms > lines[-1].time_ms:
             raise HoldfastError(
                 f"{name}:{number}: time {lines[-1].time_ms} ms comes after {lines[-2].time_ms} ms"

@@ -51,12 +51,12 @@ from holdfast.snapshot.arena_file import (
     read_owner,
     write_owner,
 )
-from holdfast.snapshot.layout import Entry, Layout, Version
+from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, Version
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Arena", "Entry", "Layout", "Slot", "Version"]
+__all__ = ["Arena", "ArenaLayout", "ArenaSlot", "LayoutEntry", "Version"]
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -68,14 +68,14 @@ _HOLD_AT = _SLOT.size + _STATE.size
 _EMPTY, _IN_PROGRESS, _COMMITTED = 0, 1, 2
 
 
-class Slot:
+class ArenaSlot:
     """One version in an arena: writable while in progress, to be left alone once committed."""
 
     def __init__(self, arena: "Arena", number: int, version: Version) -> None:
         self._arena, self._number, self.version = arena, number, version
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ArenaLayout:
         return self._arena.layout
 
     @property
@@ -120,7 +120,7 @@ class Slot:
             start = stop
         return found
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> LayoutEntry:
         entry = self.layout.by_key.get(key)
         if entry is None:
             raise HoldfastError(f"the arena {self._arena.name} has no entry {key!r}")
@@ -142,14 +142,14 @@ class Slot:
 class Arena:
     """Use `create`, `attach` or `open`."""
 
-    def __init__(self, fd: int, memory: mmap.mmap, layout: Layout) -> None:
+    def __init__(self, fd: int, memory: mmap.mmap, layout: ArenaLayout) -> None:
         self.fd, self._memory, self.layout = fd, memory, layout
         self._whole = memoryview(memory)
         self._places = Places.of(layout)
         self._numbers = range(layout.num_slots)
 
     @classmethod
-    def create(cls, name: str, layout: Layout, folder: Path = SHARED_MEMORY) -> "Arena":
+    def create(cls, name: str, layout: ArenaLayout, folder: Path = SHARED_MEMORY) -> "Arena":
         """A new arena under `folder/name`, all its memory allocated; the caller owns it. It has
         its name only once it is usable.
         """
@@ -194,7 +194,7 @@ class Arena:
         """This process owns the arena from now on."""
         write_owner(self.fd)
 
-    def begin(self, version: Version, complete: Version | None = None) -> Slot:
+    def begin(self, version: Version, complete: Version | None = None) -> ArenaSlot:
         """Start writing a version. Kept is the slot with `complete`, the newest version known to
         be complete everywhere; without that knowledge, the newest committed one. An arena with a
         single slot keeps nothing: what it holds must be on disk (`may_begin` tells).
@@ -219,7 +219,7 @@ class Arena:
         self._set_hold(number, is_held=False)
         _SLOT.pack_into(self._whole, self._places.heads[number], _EMPTY, *_pair(version), 0)
         self._write_state(number, _IN_PROGRESS)
-        return Slot(self, number, version)
+        return ArenaSlot(self, number, version)
 
     def may_begin(self, complete: Version | None = None) -> bool:
         """Is there a slot to write to? Always, unless there is only one."""
@@ -292,11 +292,11 @@ class Arena:
         (flag,) = _STATE.unpack_from(self._whole, self._places.heads[number] + _SLOT.size)
         return bool(flag)
 
-    def in_progress(self) -> Slot | None:
+    def in_progress(self) -> ArenaSlot | None:
         for number in self._numbers:
             state, step, lineage, _ = self._read_slot(number)
             if state == _IN_PROGRESS:
-                return Slot(self, number, Version(step, lineage))
+                return ArenaSlot(self, number, Version(step, lineage))
         return None
 
     def versions(self) -> dict[int, Version]:
@@ -311,16 +311,18 @@ class Arena:
             if before == [self._read_slot(number) for number in self._numbers]:
                 return {number: held for number, held in found.items() if held is not None}
 
-    def newest(self) -> Slot | None:
+    def newest(self) -> ArenaSlot | None:
         held = self.versions()
         if not held:
             return None
         number = max(held, key=lambda n: held[n].age)
-        return Slot(self, number, held[number])
+        return ArenaSlot(self, number, held[number])
 
-    def slot(self, version: Version) -> Slot | None:
+    def slot(self, version: Version) -> ArenaSlot | None:
         """The committed slot of a version."""
-        return next((Slot(self, n, v) for n, v in self.versions().items() if v == version), None)
+        return next(
+            (ArenaSlot(self, n, v) for n, v in self.versions().items() if v == version), None
+        )
 
     def abandon(self) -> None:
         """Throw away what is in progress."""
@@ -345,7 +347,7 @@ class Arena:
             self._whole.release()
             self._memory.close()
 
-    def _view(self, number: int, entry: Entry) -> memoryview:
+    def _view(self, number: int, entry: LayoutEntry) -> memoryview:
         start = self._places.slots[number] + self.layout.offsets[entry.key]
         return self._whole[start : start + entry.num_bytes]
 

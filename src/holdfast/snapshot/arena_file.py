@@ -14,7 +14,7 @@ import msgspec
 import xxhash
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.layout import Layout, round_up
+from holdfast.snapshot.layout import ArenaLayout, round_up
 
 _MAGIC = b"HOLDFAST"
 _FORMAT = 2
@@ -39,7 +39,7 @@ class Places(msgspec.Struct, frozen=True):
     num_bytes: int
 
     @classmethod
-    def of(cls, layout: Layout) -> "Places":
+    def of(cls, layout: ArenaLayout) -> "Places":
         page = mmap.PAGESIZE
         first = round_up(_TEXT_AT + len(msgspec.json.encode(layout)), page)
         head_bytes = round_up(SLOT_HEAD_BYTES + 8 * layout.num_checksums, page)
@@ -52,7 +52,7 @@ class Places(msgspec.Struct, frozen=True):
         )
 
 
-def arena_bytes(layout: Layout) -> int:
+def arena_bytes(layout: ArenaLayout) -> int:
     """What an arena of this layout takes of the host's memory, all in all."""
     return Places.of(layout).num_bytes
 
@@ -84,7 +84,7 @@ def process_start(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def create_file(path: Path, layout: Layout) -> tuple[int, mmap.mmap]:
+def create_file(path: Path, layout: ArenaLayout) -> tuple[int, mmap.mmap]:
     """A new file under its name, this process its owner; its descriptor and its memory."""
     if path.exists():
         raise HoldfastError(f"{path} exists: adopt it, or remove it first")
@@ -129,7 +129,7 @@ def _allocate(fd: int, num_bytes: int, path: Path) -> None:
         ) from None
 
 
-def read_layout(fd: int) -> Layout:
+def read_layout(fd: int) -> ArenaLayout:
     head = os.pread(fd, _HEAD.size, 0)
     if len(head) < _HEAD.size or not head.startswith(_MAGIC):
         raise HoldfastError(f"descriptor {fd} is no arena: it begins with {head[:8]!r}")
@@ -143,6 +143,6 @@ def read_layout(fd: int) -> Layout:
     if xxhash.xxh3_64_intdigest(text) != digest:
         raise HoldfastError("the layout of the arena is damaged: its checksum does not fit")
     try:
-        return msgspec.json.decode(text, type=Layout)
+        return msgspec.json.decode(text, type=ArenaLayout)
     except msgspec.DecodeError as error:
         raise HoldfastError(f"the layout of the arena is damaged: {error}") from None

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError, invariant
 from holdfast.plan.units import Box, box_size, intersect, subtract
-from holdfast.snapshot.catalog import ORIGINS, STORAGE, Catalog, Lost
-from holdfast.snapshot.layout import Entry, Version
+from holdfast.snapshot.catalog import ORIGINS, STORAGE, BytesLost, Catalog
+from holdfast.snapshot.layout import LayoutEntry, Version
 
 MAX_THREADS = 8
 
@@ -56,7 +56,7 @@ class Storage(Protocol):
         """Fill all of them; HoldfastError if it cannot."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class LoadedPiece(msgspec.Struct, frozen=True):
     """Where one piece came from, and why not from a better place."""
 
     tensor: str
@@ -70,7 +70,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 class LoadReport(msgspec.Struct, frozen=True):
     version: Version
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LoadedPiece, ...]
 
     def bytes_by_origin(self) -> dict[str, int]:
         found = dict.fromkeys(ORIGINS, 0)
@@ -111,14 +111,14 @@ def assemble(
     """
     version = _one_version(catalog, storage)
     parts, missing = _cut(wants, catalog)
-    pieces: list[Piece] = []
+    pieces: list[LoadedPiece] = []
     if catalog is not None:
         threads = num_threads or min(MAX_THREADS, cpu_count() or 1)
         with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
             for part, found in zip(
                 parts, pool.map(lambda p: _fill(catalog, p), parts), strict=True
             ):
-                if isinstance(found, Piece):
+                if isinstance(found, LoadedPiece):
                     pieces.append(found)
                 else:
                     missing.append((part[0], str(found)))
@@ -134,13 +134,13 @@ def _one_version(catalog: Catalog | None, storage: Storage | None) -> Version:
     return versions[0]
 
 
-Part = tuple[Want, Entry]
+WantedEntry = tuple[Want, LayoutEntry]
 Missing = tuple[Want, str]
 
 
-def _cut(wants: Sequence[Want], catalog: Catalog | None) -> tuple[list[Part], list[Missing]]:
+def _cut(wants: Sequence[Want], catalog: Catalog | None) -> tuple[list[WantedEntry], list[Missing]]:
     """Every want along the entries it overlaps; what no entry covers is missing from memory."""
-    parts: list[Part] = []
+    parts: list[WantedEntry] = []
     missing: list[Missing] = []
     for want in wants:
         _check_target(want)
@@ -173,7 +173,7 @@ def _check_target(want: Want) -> None:
         raise HoldfastError(f"{want} has shape {shape}, its target {tuple(want.out.shape)}")
 
 
-def _fill(catalog: Catalog, part: Part) -> Piece | Lost:
+def _fill(catalog: Catalog, part: WantedEntry) -> LoadedPiece | BytesLost:
     """One part from memory. (An exception in a thread is a result here: others go on.)"""
     want, entry = part
     row_bytes = entry.num_bytes // max(1, _num_rows(entry.box))
@@ -183,14 +183,14 @@ def _fill(catalog: Catalog, part: Part) -> Piece | Lost:
         found = catalog.fetch(entry, first * row_bytes, stop * row_bytes)
         want.out.copy_(_view(found.data, entry, stop - first, want))
         catalog.confirm(found)
-    except Lost as lost:
+    except BytesLost as lost:
         return lost
     size = box_size(want.box) * want.out.element_size()
     reason = "; ".join(dict.fromkeys(found.complaints))
-    return Piece(want.tensor, want.kind, want.box, size, found.origin, found.node, reason)
+    return LoadedPiece(want.tensor, want.kind, want.box, size, found.origin, found.node, reason)
 
 
-def _view(data: memoryview, entry: Entry, num_rows: int, want: Want) -> Tensor:
+def _view(data: memoryview, entry: LayoutEntry, num_rows: int, want: Want) -> Tensor:
     """Whole rows of an entry as the tensor they are, less the columns that are not wanted."""
     # torch would warn of memory it could write to but must not.
     flat = torch.frombuffer(bytearray(data) if data.readonly else data, dtype=want.out.dtype)
@@ -210,7 +210,7 @@ def _num_rows(box: Box) -> int:
 
 def _from_storage(
     version: Version, missing: Sequence[Missing], storage: Storage | None
-) -> Iterator[Piece]:
+) -> Iterator[LoadedPiece]:
     reasons = [f"{want}: {reason}" for want, reason in missing]
     if storage is None:
         raise CannotLoad(version, ["no persistent checkpoint of it, and elsewhere", *reasons])
@@ -220,7 +220,7 @@ def _from_storage(
         raise CannotLoad(version, [f"{storage.name}: {error}", *reasons]) from None
     for want, reason in missing:
         size = box_size(want.box) * want.out.element_size()
-        yield Piece(want.tensor, want.kind, want.box, size, STORAGE, storage.name, reason)
+        yield LoadedPiece(want.tensor, want.kind, want.box, size, STORAGE, storage.name, reason)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -234,5 +234,5 @@ def fetch_other(catalog: Catalog, key: str) -> memoryview:
         raise CannotLoad(catalog.version, [f"nobody has {key!r}"])
     try:
         return memoryview(bytes(catalog.fetch(entry).data))
-    except Lost as lost:
+    except BytesLost as lost:
         raise CannotLoad(catalog.version, [str(lost)]) from None

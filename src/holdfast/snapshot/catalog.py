@@ -11,8 +11,8 @@ from zlib import crc32
 import msgspec
 import xxhash
 
-from holdfast.snapshot.layout import Entry
-from holdfast.snapshot.manifest import Holding, Manifest, Place
+from holdfast.snapshot.layout import LayoutEntry
+from holdfast.snapshot.manifest import ArenaPlace, Holding, Manifest
 from holdfast.snapshot.parity import decode
 from holdfast.snapshot.sources import Source, Unreadable
 
@@ -23,7 +23,7 @@ STORAGE = "storage"
 ORIGINS = (LOCAL, PEER, PARITY_SOURCE, STORAGE)
 
 
-class Lost(Exception):
+class BytesLost(Exception):
     """No source has these bytes any more."""
 
 
@@ -35,7 +35,7 @@ class Fetched(msgspec.Struct):
     node: str
     complaints: list[str]
     """Why sources before it in the order were not used."""
-    lenders: list[tuple[Source, Place]]
+    lenders: list[tuple[Source, ArenaPlace]]
     """Whose memory `data` is, to be confirmed once it has been copied."""
 
 
@@ -46,12 +46,12 @@ class Catalog:
         self.holding, self.here = holding, here
         self.version = holding.version
         self._sources = {source.node: source for source in sources}
-        self.entries: dict[tuple[str, str], list[Entry]] = {}
+        self.entries: dict[tuple[str, str], list[LayoutEntry]] = {}
         """What can be read, by (tensor, kind)."""
         for entry in (*holding.entries.values(), *holding.computable().values()):
             self.entries.setdefault((entry.tensor, entry.kind), []).append(entry)
 
-    def fetch(self, entry: Entry, start: int = 0, stop: int = -1) -> Fetched:
+    def fetch(self, entry: LayoutEntry, start: int = 0, stop: int = -1) -> Fetched:
         """Bytes `start` .. `stop - 1` of an entry; Lost if nobody can give them."""
         stop = entry.num_bytes if stop < 0 else stop
         chunk_bytes = self._chunk_bytes
@@ -74,13 +74,13 @@ class Catalog:
             try:
                 source.confirm(place)
             except Unreadable as error:
-                raise Lost(str(error)) from None
+                raise BytesLost(str(error)) from None
 
     @property
     def _chunk_bytes(self) -> int:
         return self.holding.manifests[0].layout.chunk_bytes
 
-    def _places(self, entry: Entry) -> list[Manifest]:
+    def _places(self, entry: LayoutEntry) -> list[Manifest]:
         """Local first; the others in an order that differs from entry to entry, so that not all
         readers turn to the same node.
         """
@@ -90,7 +90,7 @@ class Catalog:
         turn = crc32(entry.key.encode()) % len(others) if others else 0
         return [*local, *others[turn:], *others[:turn]]
 
-    def _from_place(self, entry: Entry, manifest: Manifest, first: int, last: int) -> Fetched:
+    def _from_place(self, entry: LayoutEntry, manifest: Manifest, first: int, last: int) -> Fetched:
         size = self._chunk_bytes
         stop = min(last * size, entry.num_bytes)
         data = self._read(manifest, entry.key, first * size, stop)
@@ -114,7 +114,7 @@ class Catalog:
         return data
 
     def _piece_by_piece(
-        self, entry: Entry, numbers: range, start: int, stop: int, complaints: list[str]
+        self, entry: LayoutEntry, numbers: range, start: int, stop: int, complaints: list[str]
     ) -> Fetched:
         """No place has all of it: every chunk from wherever it can be had."""
         size = self._chunk_bytes
@@ -130,7 +130,7 @@ class Catalog:
         node = ", ".join(dict.fromkeys(node for _, node in origins))
         return Fetched(buffer, origin, node, complaints, [])
 
-    def _one_chunk(self, entry: Entry, number: int, complaints: list[str]) -> Fetched:
+    def _one_chunk(self, entry: LayoutEntry, number: int, complaints: list[str]) -> Fetched:
         for manifest in self._places(entry):
             try:
                 return self._from_place(entry, manifest, number, number + 1)
@@ -140,9 +140,9 @@ class Catalog:
             return self._from_parity(entry, number)
         except Unreadable as error:
             told = "; ".join(dict.fromkeys([*complaints, str(error)]))
-            raise Lost(f"chunk {number} of {entry.key!r}, {self.version}: {told}") from None
+            raise BytesLost(f"chunk {number} of {entry.key!r}, {self.version}: {told}") from None
 
-    def _from_parity(self, entry: Entry, number: int) -> Fetched:
+    def _from_parity(self, entry: LayoutEntry, number: int) -> Fetched:
         manifest, row = self.holding.rows.get(entry.key, (None, None))
         if manifest is None or row is None:
             raise Unreadable("no parity protects it")
@@ -171,7 +171,7 @@ class Catalog:
         raise Unreadable("; ".join([f"parity needs {key!r}, which is gone too", *complaints]))
 
 
-def check_chunk(data: memoryview, wanted: int, entry: Entry, number: int, where: str) -> None:
+def check_chunk(data: memoryview, wanted: int, entry: LayoutEntry, number: int, where: str) -> None:
     found = xxhash.xxh3_64_intdigest(data)
     if found != wanted:
         raise Unreadable(
@@ -187,7 +187,7 @@ def verify(catalog: Catalog) -> Iterator[str]:
             yield from _wrong_chunks(catalog, manifest, entry)
 
 
-def _wrong_chunks(catalog: Catalog, manifest: Manifest, entry: Entry) -> Iterator[str]:
+def _wrong_chunks(catalog: Catalog, manifest: Manifest, entry: LayoutEntry) -> Iterator[str]:
     for number in range(manifest.layout.num_chunks(entry)):
         try:
             catalog._from_place(entry, manifest, number, number + 1)

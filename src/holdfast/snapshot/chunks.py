@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.layout import PARITY, Entry, Layout
+from holdfast.snapshot.layout import PARITY, ArenaLayout, LayoutEntry
 from holdfast.snapshot.parity import Fold, folds
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ChunkPiece(msgspec.Struct, frozen=True):
     """Bytes `start` .. `stop - 1` of an entry."""
 
     key: str
@@ -35,16 +35,16 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ChunkPiece, ...]
     num_bytes: int
 
 
-def cut_chunks(layout: Layout, chunk_bytes: int) -> tuple[Chunk, ...]:
+def cut_chunks(layout: ArenaLayout, chunk_bytes: int) -> tuple[Chunk, ...]:
     """Everything that has to be read for a version, once and in order."""
     if chunk_bytes < 1:
         raise HoldfastError(f"chunks of {chunk_bytes} bytes: at least 1 needed")
     chunks: list[Chunk] = []
-    open_pieces: list[Piece] = []
+    open_pieces: list[ChunkPiece] = []
     size = 0
     for piece in _all_pieces(layout, chunk_bytes):
         if open_pieces and size + piece.num_bytes > chunk_bytes:
@@ -58,7 +58,7 @@ def cut_chunks(layout: Layout, chunk_bytes: int) -> tuple[Chunk, ...]:
     return tuple(chunks)
 
 
-def _all_pieces(layout: Layout, chunk_bytes: int) -> Iterator[Piece]:
+def _all_pieces(layout: ArenaLayout, chunk_bytes: int) -> Iterator[ChunkPiece]:
     for entry in layout.entries:
         if entry.kind != PARITY:
             yield from _pieces(entry, layout.chunk_bytes, chunk_bytes)
@@ -71,9 +71,9 @@ def _all_pieces(layout: Layout, chunk_bytes: int) -> Iterator[Piece]:
             yield msgspec.structs.replace(piece, fold=fold, closes=closes if is_last else "")
 
 
-def _pieces(entry: Entry, checksum_bytes: int, chunk_bytes: int) -> Iterator[Piece]:
+def _pieces(entry: LayoutEntry, checksum_bytes: int, chunk_bytes: int) -> Iterator[ChunkPiece]:
     for number, first in enumerate(range(0, entry.num_bytes, checksum_bytes)):
         last = min(first + checksum_bytes, entry.num_bytes)
         for start in range(first, last, chunk_bytes):
             stop = min(start + chunk_bytes, last)
-            yield Piece(entry.key, number, start, stop, stop == last)
+            yield ChunkPiece(entry.key, number, start, stop, stop == last)

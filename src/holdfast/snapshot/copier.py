@@ -31,7 +31,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import Arena, Version
 from holdfast.snapshot.chunks import Chunk, cut_chunks
 from holdfast.snapshot.device_mover import DeviceMover
-from holdfast.snapshot.movers import HostMover, Job, Mover
+from holdfast.snapshot.movers import CopyJob, HostMover, Mover
 from holdfast.snapshot.others import Nobody, Others
 from holdfast.snapshot.priority import lower_thread, may_return, set_idle
 
@@ -98,7 +98,7 @@ class Copier:
             self._mover = DeviceMover(device, arena, chunk_bytes)
         # From a device the thread only hands over; the less time it needs for that, the better.
         self._low_priority = low_priority and not on_device and may_return()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[CopyJob] = deque()
         self._is_open = False
         self._is_stopped = False
         self._error: BaseException | None = None
@@ -143,7 +143,7 @@ class Copier:
         missing = next((key for key in self._keys if key not in sources), None)
         if missing is not None:
             raise HoldfastError(f"the entry {missing!r} has no source to be copied from")
-        job = Job(version, self.chunks, dict(sources), num_staged)
+        job = CopyJob(version, self.chunks, dict(sources), num_staged)
         self._mover.prepare(job)
         self._jobs.append(job)
         if self._is_open:

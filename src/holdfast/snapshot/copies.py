@@ -7,9 +7,9 @@ is made from each node's own state.
 
 import xxhash
 
-from holdfast.snapshot.arena import Arena, Slot
-from holdfast.snapshot.layout import Entry, Version
-from holdfast.snapshot.manifest import Manifest, Place
+from holdfast.snapshot.arena import Arena, ArenaSlot
+from holdfast.snapshot.layout import LayoutEntry, Version
+from holdfast.snapshot.manifest import ArenaPlace, Manifest
 from holdfast.snapshot.sources import Source, Unreadable
 
 
@@ -19,7 +19,7 @@ class CopyFailed(Exception):
 
 def pull_copy(
     arena: Arena, owner: Source, version: Version, complete: Version | None = None
-) -> Slot:
+) -> ArenaSlot:
     """Copy what `arena` is meant to keep of a version from the node that saved it."""
     manifest = _manifest(arena, owner, version)
     slot = arena.begin(version, complete)
@@ -36,14 +36,14 @@ def pull_copy(
 
 def _manifest(arena: Arena, owner: Source, version: Version) -> Manifest:
     layout = arena.layout
-    wanted = Place(layout.worker, version, layout.plan)
+    wanted = ArenaPlace(layout.worker, version, layout.plan)
     for manifest in owner.manifests():
         if manifest.place == wanted and manifest.layout.chunk_bytes == layout.chunk_bytes:
             return manifest
     raise CopyFailed(f"{owner.node} has no {wanted} under plan {layout.plan}")
 
 
-def _pull(slot: Slot, entry: Entry, owner: Source, manifest: Manifest) -> None:
+def _pull(slot: ArenaSlot, entry: LayoutEntry, owner: Source, manifest: Manifest) -> None:
     target, size = slot.bytes(entry.key), slot.layout.chunk_bytes
     for number, wanted in enumerate(manifest.checksums[entry.key]):
         start, stop = number * size, min((number + 1) * size, entry.num_bytes)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import Arena
-from holdfast.snapshot.chunks import Chunk, Piece
-from holdfast.snapshot.movers import Job, StillOpen, flat_bytes
+from holdfast.snapshot.chunks import Chunk, ChunkPiece
+from holdfast.snapshot.movers import CopyJob, StillOpen, flat_bytes
 from holdfast.snapshot.parity import fold_in
 from holdfast.snapshot.priority import lower_thread
 
@@ -34,7 +34,7 @@ _NUM_BUFFERS = 4
 class _Flight:
     """A chunk on its way."""
 
-    def __init__(self, job: Job, chunk: Chunk, in_gap: bool) -> None:
+    def __init__(self, job: CopyJob, chunk: Chunk, in_gap: bool) -> None:
         self.job, self.chunk, self.in_gap = job, chunk, in_gap
         self.begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class DeviceMover:
         self._buffers: SimpleQueue[Tensor] = SimpleQueue()
         self._registered = 0
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, job: CopyJob) -> None:
         job.stage()
         job.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         job.ready.record(torch.cuda.current_stream(self._device))
@@ -80,7 +80,7 @@ class DeviceMover:
                     torch.empty(self._chunk_bytes, dtype=torch.uint8, pin_memory=True)
                 )
 
-    def move(self, job: Job, still_open: StillOpen | None) -> None:
+    def move(self, job: CopyJob, still_open: StillOpen | None) -> None:
         if not self._registered:
             self._register()
         flight = _Flight(job, job.take(), still_open is not None and still_open())
@@ -109,7 +109,7 @@ class DeviceMover:
             at += piece.num_bytes
         flight.end.record()
 
-    def _target(self, flight: _Flight, piece: Piece, at: int) -> Tensor:
+    def _target(self, flight: _Flight, piece: ChunkPiece, at: int) -> Tensor:
         if piece.fold is not None:
             assert flight.buffer is not None
             return flight.buffer[at : at + piece.num_bytes]
@@ -139,7 +139,7 @@ class DeviceMover:
         if flight.buffer is not None:
             job.pending.append(self._folder.submit(self._fold, job, chunk, flight.buffer))
 
-    def _fold(self, job: Job, chunk: Chunk, buffer: Tensor) -> None:
+    def _fold(self, job: CopyJob, chunk: Chunk, buffer: Tensor) -> None:
         try:
             assert job.slot is not None
             data, at = buffer.numpy().data, 0
@@ -155,7 +155,7 @@ class DeviceMover:
         finally:
             self._buffers.put(buffer)
 
-    def is_complete(self, job: Job) -> bool:
+    def is_complete(self, job: CopyJob) -> bool:
         while self._flights and self._flights[0].end.query():
             self._land(self._flights.popleft())
         if not job.is_copied or any(flight.job is job for flight in self._flights):
@@ -186,7 +186,7 @@ class DeviceMover:
             self._registered = 0
 
 
-def _take_checksums(job: Job, chunk: Chunk) -> None:
+def _take_checksums(job: CopyJob, chunk: Chunk) -> None:
     assert job.slot is not None
     for piece in chunk.pieces:
         if piece.fold is None:

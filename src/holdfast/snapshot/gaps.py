@@ -17,18 +17,18 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast.plan.placement import LIMIT, CopyCosts, Key, Placement, place
 from holdfast.plan.timeline import Timeline
 from holdfast.snapshot.arena import Version
 from holdfast.snapshot.chunks import cut_chunks
 from holdfast.snapshot.copier import DEEP, HOST_CHUNK_BYTES, SHALLOW, Copier
-from holdfast.snapshot.layout import Layout
+from holdfast.snapshot.layout import ArenaLayout
+from holdfast.snapshot.placement import LIMIT, CopyCosts, Placement, SpanKey, place
 
 
 class Gaps(Protocol):
     """What the interpreter tells, from the training thread."""
 
-    def waiting(self, key: Key) -> None:
+    def waiting(self, key: SpanKey) -> None:
         """The thread is about to block: for a message, or (`AGREE`) for the others."""
 
     def going_on(self) -> None:
@@ -84,7 +84,7 @@ class Stalls:
 class NoGaps:
     """Nobody copies anything."""
 
-    def waiting(self, key: Key) -> None:
+    def waiting(self, key: SpanKey) -> None:
         pass
 
     def going_on(self) -> None:
@@ -133,7 +133,7 @@ class PlacedCopies:
         # Without waits there are no messages either that a long queue could hold up.
         self._ahead = SHALLOW if placement.waits else DEEP
 
-    def waiting(self, key: Key) -> None:
+    def waiting(self, key: SpanKey) -> None:
         if key in self._waits:
             self.copier.open()
 
@@ -168,7 +168,7 @@ class PlacedCopies:
 
 def place_workers(
     timeline: Timeline,
-    layouts: Iterable[Layout],
+    layouts: Iterable[ArenaLayout],
     costs: CopyCosts,
     *,
     chunk_bytes: int = HOST_CHUNK_BYTES,

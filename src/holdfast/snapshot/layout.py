@@ -50,7 +50,7 @@ class Version(msgspec.Struct, frozen=True, order=True):
         return f"step {self.step} (lineage {self.lineage})"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LayoutEntry(msgspec.Struct, frozen=True):
     key: str
     tensor: str
     kind: str
@@ -65,7 +65,7 @@ class ParityRow(msgspec.Struct, frozen=True):
     """
 
     key: str
-    strips: tuple[tuple[Entry, ...], ...]
+    strips: tuple[tuple[LayoutEntry, ...], ...]
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -77,8 +77,8 @@ class Whole(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...] = KINDS
 
 
-class Layout(msgspec.Struct, frozen=True, dict=True):
-    entries: tuple[Entry, ...]
+class ArenaLayout(msgspec.Struct, frozen=True, dict=True):
+    entries: tuple[LayoutEntry, ...]
     chunk_bytes: int = CHUNK_BYTES
     worker: str = ""
     node: str = ""
@@ -98,7 +98,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return self.node not in ("", node_of(self.worker))
 
     @cached_property
-    def by_key(self) -> dict[str, Entry]:
+    def by_key(self) -> dict[str, LayoutEntry]:
         return {entry.key: entry for entry in self.entries}
 
     @cached_property
@@ -116,7 +116,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return sum(round_up(entry.num_bytes, ALIGNMENT) for entry in self.entries)
 
     @cached_property
-    def checked(self) -> tuple[Entry, ...]:
+    def checked(self) -> tuple[LayoutEntry, ...]:
         """Everything that has checksums: the entries, then those the parity rows stand for."""
         covered = (entry for row in self.rows for strip in row.strips for entry in strip)
         return (*self.entries, *covered)
@@ -125,7 +125,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
     def num_checksums(self) -> int:
         return sum(self.num_chunks(entry) for entry in self.checked)
 
-    def num_chunks(self, entry: Entry) -> int:
+    def num_chunks(self, entry: LayoutEntry) -> int:
         return ceil(entry.num_bytes / self.chunk_bytes)
 
     def check(self) -> None:

@@ -21,10 +21,18 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.units import Box, subtract
-from holdfast.snapshot.layout import OTHER, PARITY, Entry, Layout, ParityRow, Version, Whole
+from holdfast.snapshot.layout import (
+    OTHER,
+    PARITY,
+    ArenaLayout,
+    LayoutEntry,
+    ParityRow,
+    Version,
+    Whole,
+)
 
 
-class Place(msgspec.Struct, frozen=True):
+class ArenaPlace(msgspec.Struct, frozen=True):
     """A committed slot of a node. A worker has several arenas while a plan takes over."""
 
     worker: str
@@ -40,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     node: str
     version: Version
-    layout: Layout
+    layout: ArenaLayout
     checksums: dict[str, list[int]]
 
     @property
@@ -48,8 +56,8 @@ class Manifest(msgspec.Struct, frozen=True):
         return self.layout.worker
 
     @property
-    def place(self) -> Place:
-        return Place(self.layout.worker, self.version, self.layout.plan)
+    def place(self) -> ArenaPlace:
+        return ArenaPlace(self.layout.worker, self.version, self.layout.plan)
 
     def check(self) -> None:
         """Refuse a torn one."""
@@ -64,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True):
                 )
 
 
-class Standing(msgspec.Struct, frozen=True):
+class VersionStatus(msgspec.Struct, frozen=True):
     """A version under one plan, and what is to be said of it."""
 
     version: Version
@@ -85,7 +93,7 @@ class Holding:
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self.manifests = tuple(manifests)
         self.version, self.plan = manifests[0].version, manifests[0].layout.plan
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LayoutEntry] = {}
         self.places: dict[str, list[Manifest]] = {}
         """Where an entry lies, in the order of the manifests."""
         for manifest in manifests:
@@ -147,9 +155,9 @@ class Holding:
             for line in self._wrong_parts(manifest, row)
         ]
 
-    def computable(self) -> dict[str, Entry]:
+    def computable(self) -> dict[str, LayoutEntry]:
         """Entries that nobody has, but that a row and its other strips give."""
-        found: dict[str, Entry] = {}
+        found: dict[str, LayoutEntry] = {}
         for key, (_, row) in self.rows.items():
             if key in self.places:
                 continue
@@ -159,7 +167,7 @@ class Holding:
                         found[key] = entry
         return found
 
-    def _others_are_here(self, row: ParityRow, lost: tuple[Entry, ...]) -> bool:
+    def _others_are_here(self, row: ParityRow, lost: tuple[LayoutEntry, ...]) -> bool:
         others = (entry for strip in row.strips if strip is not lost for entry in strip)
         return all(entry.key in self.places for entry in others)
 
@@ -174,7 +182,7 @@ class Holding:
                 for box in uncovered(whole, boxes.get((whole.tensor, kind), ())):
                     yield whole.tensor, kind, box
 
-    def standing(self) -> Standing:
+    def standing(self) -> VersionStatus:
         if not self.manifests[0].layout.tensors:
             return self._say(False, "it does not say what a whole state is")
         gap = next(self.gaps(), None)
@@ -187,8 +195,8 @@ class Holding:
         how = f", {computed} entries by parity" if computed else ""
         return self._say(True, f"complete in the memory of {nodes}{how}", computed)
 
-    def _say(self, is_complete: bool, reason: str, computed: int = 0) -> Standing:
-        return Standing(self.version, self.plan, is_complete, reason, computed)
+    def _say(self, is_complete: bool, reason: str, computed: int = 0) -> VersionStatus:
+        return VersionStatus(self.version, self.plan, is_complete, reason, computed)
 
 
 def uncovered(whole: Whole, boxes: Iterable[Box]) -> list[Box]:
@@ -207,21 +215,21 @@ def by_version(manifests: Iterable[Manifest]) -> list[list[Manifest]]:
     return [found[key] for key in sorted(found, key=lambda key: (key[0].age, key[1]), reverse=True)]
 
 
-def survey(manifests: Iterable[Manifest]) -> list[Standing]:
+def survey(manifests: Iterable[Manifest]) -> list[VersionStatus]:
     """What is to be said of every version, the newest first."""
-    standings: list[Standing] = []
+    standings: list[VersionStatus] = []
     for group in by_version(manifests):
         try:
             standings.append(Holding(group).standing())
         except HoldfastError as error:
             first = group[0]
-            standings.append(Standing(first.version, first.layout.plan, False, str(error)))
+            standings.append(VersionStatus(first.version, first.layout.plan, False, str(error)))
     return standings
 
 
 def newest_complete(
     manifests: Iterable[Manifest], accept: Callable[[Version], bool] = lambda version: True
-) -> tuple[Standing | None, str]:
+) -> tuple[VersionStatus | None, str]:
     """The newest version that can be loaded, and why it is that one. `accept` is what the journal
     knows of history: a version of a lineage that was rolled back is refused there.
     """

@@ -10,8 +10,8 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.snapshot.arena import Arena, Slot, Version
-from holdfast.snapshot.chunks import Chunk, Piece
+from holdfast.snapshot.arena import Arena, ArenaSlot, Version
+from holdfast.snapshot.chunks import Chunk, ChunkPiece
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.others import Others
 from holdfast.snapshot.parity import fold_in
@@ -22,7 +22,7 @@ StillOpen = Callable[[], bool]
 """Does the training thread still wait? A copy it did not wait for is not inside the gap."""
 
 
-class Job:
+class CopyJob:
     """One version in the making."""
 
     def __init__(
@@ -35,8 +35,8 @@ class Job:
         self.version, self.chunks, self.sources = version, chunks, sources
         self.num_direct = len(chunks) - num_staged
         """Chunks that are copied from live state; the others from their staged copies."""
-        self.staged: dict[Piece, Tensor] = {}
-        self.slot: Slot | None = None
+        self.staged: dict[ChunkPiece, Tensor] = {}
+        self.slot: ArenaSlot | None = None
         self.position = 0
         self.is_late = False
         """State changed before all was copied."""
@@ -98,13 +98,13 @@ class Mover(Protocol):
     ahead: int
     """Chunks under way at once, where they can be."""
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, job: CopyJob) -> None:
         """State has the job's version from here on."""
 
-    def move(self, job: Job, still_open: StillOpen | None) -> None:
+    def move(self, job: CopyJob, still_open: StillOpen | None) -> None:
         """Copy the next chunk. None: outside of gaps, as fast as possible."""
 
-    def is_complete(self, job: Job) -> bool:
+    def is_complete(self, job: CopyJob) -> bool:
         """Has everything arrived, with its checksums?"""
 
     def hold_back_update(self) -> None:
@@ -134,11 +134,11 @@ class HostMover:
         """Live tensors and their bytes; None where they do not lie one behind the other."""
         self._packed: tuple[str, Bytes] | None = None
         self._targets: dict[str, Bytes] = {}
-        self._slot: Slot | None = None
+        self._slot: ArenaSlot | None = None
         self._running: dict[str, Any] = {}
         """Checksums that are not at their end yet, by entry."""
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, job: CopyJob) -> None:
         """Views are made here, not in a gap; state that moved in memory gets a new one."""
         job.stage()
         self._packed = None
@@ -148,7 +148,7 @@ class HostMover:
                 flat = flat_bytes(tensor).numpy() if tensor.is_contiguous() else None
                 self._sources[key] = (tensor, flat)
 
-    def move(self, job: Job, still_open: StillOpen | None) -> None:
+    def move(self, job: CopyJob, still_open: StillOpen | None) -> None:
         begin = self._clock()
         job.first = begin if job.first is None else job.first
         chunk = job.take()
@@ -167,7 +167,7 @@ class HostMover:
         job.count(chunk.num_bytes, end - begin, inside)
         job.span_s = end - job.first
 
-    def _source(self, job: Job, piece: Piece) -> Bytes:
+    def _source(self, job: CopyJob, piece: ChunkPiece) -> Bytes:
         staged = job.staged.get(piece)
         if staged is not None:
             return staged.numpy()
@@ -178,7 +178,7 @@ class HostMover:
             flat = self._packed[1]
         return flat[piece.start : piece.stop]
 
-    def _aim_at(self, slot: Slot | None) -> None:
+    def _aim_at(self, slot: ArenaSlot | None) -> None:
         assert slot is not None
         if slot is not self._slot:
             self._slot, self._running = slot, {}
@@ -187,7 +187,7 @@ class HostMover:
                 for entry in slot.layout.entries
             }
 
-    def _check(self, job: Job, piece: Piece, data: Bytes) -> None:
+    def _check(self, job: CopyJob, piece: ChunkPiece, data: Bytes) -> None:
         running = self._running.get(piece.key)
         if running is None and piece.ends:
             job.checksums[piece.key][piece.number] = xxhash.xxh3_64_intdigest(data.data)
@@ -201,7 +201,7 @@ class HostMover:
         if piece.closes:
             job.close_row(piece.closes)
 
-    def is_complete(self, job: Job) -> bool:
+    def is_complete(self, job: CopyJob) -> bool:
         return job.is_copied
 
     def hold_back_update(self) -> None:

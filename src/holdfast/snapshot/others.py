@@ -44,7 +44,7 @@ class Nobody:
         return True
 
 
-class Group:
+class VersionAgreement:
     """Over a process group of its own: other traffic would come between the answers.
 
     `start` begins an all-reduce by minimum of the tensor and returns something with
@@ -68,10 +68,10 @@ class Group:
         return not self._open
 
 
-def group_of(process_group: Any, complete: Version | None = None) -> Group:
+def group_of(process_group: Any, complete: Version | None = None) -> VersionAgreement:
     """The others of a torch process group (a gloo one: the vote is a CPU tensor)."""
 
     def start(vote: Tensor) -> Any:
         return dist.all_reduce(vote, dist.ReduceOp.MIN, process_group, async_op=True)
 
-    return Group(start, complete)
+    return VersionAgreement(start, complete)

@@ -21,7 +21,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.arena_file import process_start, read_owner
-from holdfast.snapshot.layout import Layout
+from holdfast.snapshot.layout import ArenaLayout
 
 PREFIX = "holdfast-"
 _LOCK = ".lock"
@@ -29,7 +29,7 @@ _PARTIAL = ".part"
 _JOB = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-def arena_name(job: str, layout: Layout) -> str:
+def arena_name(job: str, layout: ArenaLayout) -> str:
     """The plan is in it: while one plan takes over from another, a worker has two arenas."""
     check_job(job)
     keeper = f"@{layout.node}" if layout.is_copy else ""

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from holdfast.errors import invariant
-from holdfast.snapshot.arena import Slot
-from holdfast.snapshot.layout import Entry, Layout, ParityRow, chunk_checksums
+from holdfast.snapshot.arena import ArenaSlot
+from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, ParityRow, chunk_checksums
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -26,18 +26,18 @@ class Fold(msgspec.Struct, frozen=True):
 
     row: str
     offset: int
-    entry: Entry
+    entry: LayoutEntry
     is_first: bool
     """Of the row's first strip: copied instead of added."""
     clears_to: int = 0
     """The last fold of the first strip clears the row from its own end to here."""
 
 
-def folds(layout: Layout) -> tuple[Fold, ...]:
+def folds(layout: ArenaLayout) -> tuple[Fold, ...]:
     return tuple(fold for row in layout.rows for fold in _row_folds(layout, row))
 
 
-def _row_folds(layout: Layout, row: ParityRow) -> Iterator[Fold]:
+def _row_folds(layout: ArenaLayout, row: ParityRow) -> Iterator[Fold]:
     for number, strip in enumerate(row.strips):
         offset = 0
         for place, entry in enumerate(strip):
@@ -70,7 +70,7 @@ def xor_into(target: memoryview, data: memoryview) -> None:
     np.bitwise_xor(ours[8 * num_words :], theirs[8 * num_words :], out=ours[8 * num_words :])
 
 
-def encode(slot: Slot, source: Callable[[Entry], memoryview]) -> dict[str, list[int]]:
+def encode(slot: ArenaSlot, source: Callable[[LayoutEntry], memoryview]) -> dict[str, list[int]]:
     """Fold everything at once; the checksums of the rows and of what went into them."""
     chunk_bytes = slot.layout.chunk_bytes
     checksums: dict[str, list[int]] = {}

@@ -45,13 +45,13 @@ from holdfast.snapshot.checkpoints import (
     step_folder,
 )
 from holdfast.snapshot.dcp import storage_path
-from holdfast.snapshot.layout import OTHER, PARITY, Entry, Version, Whole
+from holdfast.snapshot.layout import OTHER, PARITY, LayoutEntry, Version, Whole
 from holdfast.snapshot.manifest import Holding, uncovered
 
 UPDATES = "step"
 """The kind under which AdamW keeps the number of updates of every tensor."""
 
-Pace = Callable[[int], None]
+RateLimit = Callable[[int], None]
 """Told how many bytes were written; may wait, to leave the disk and the memory to others."""
 
 
@@ -68,7 +68,7 @@ class Item(msgspec.Struct, frozen=True):
     box: Box = ()
 
 
-class Part(msgspec.Struct, frozen=True):
+class NodePart(msgspec.Struct, frozen=True):
     """What one node wrote."""
 
     version: Version
@@ -84,9 +84,9 @@ def partial_folder(root: Path, version: Version) -> Path:
     return folder.with_name(folder.name + PARTIAL)
 
 
-def assign(holding: Holding) -> dict[str, list[Entry]]:
+def assign(holding: Holding) -> dict[str, list[LayoutEntry]]:
     """Every entry of the state to one node that can give it."""
-    found: dict[str, list[Entry]] = {m.node: [] for m in holding.manifests}
+    found: dict[str, list[LayoutEntry]] = {m.node: [] for m in holding.manifests}
     for key, places in holding.places.items():
         entry = holding.entries[key]
         if entry.kind not in (OTHER, PARITY):
@@ -101,8 +101,8 @@ def write_part(
     node: str,
     catalog: Catalog,
     values: Mapping[str, Any] | None = None,
-    pace: Pace | None = None,
-) -> Part:
+    pace: RateLimit | None = None,
+) -> NodePart:
     """Write what `assign` gives to `node`; `values` (step, random state, ...) by one node only.
     Lost, if the version was overwritten meanwhile; OSError from the disk.
     """
@@ -120,7 +120,7 @@ def write_part(
         raw.flush()
         os.fsync(raw.fileno())
     mark = FileMark(file.position, file.digest.intdigest())
-    part = Part(holding.version, holding.plan, node, name, mark, tuple(items))
+    part = NodePart(holding.version, holding.plan, node, name, mark, tuple(items))
     _write_record(folder / _record_name(number), part)
     return part
 
@@ -128,7 +128,7 @@ def write_part(
 class _Counted(io.RawIOBase):
     """A file that knows its position and the checksum of all that went into it."""
 
-    def __init__(self, raw: IO[bytes], pace: Pace | None) -> None:
+    def __init__(self, raw: IO[bytes], pace: RateLimit | None) -> None:
         self._raw, self._pace = raw, pace
         self.position = 0
         self.digest = xxhash.xxh3_64()
@@ -146,7 +146,9 @@ class _Counted(io.RawIOBase):
         return view.nbytes
 
 
-def _write_entry(file: _Counted, catalog: Catalog, entry: Entry, shape: tuple[int, ...]) -> Item:
+def _write_entry(
+    file: _Counted, catalog: Catalog, entry: LayoutEntry, shape: tuple[int, ...]
+) -> Item:
     found = catalog.fetch(entry)
     sizes = [high - low for low, high in entry.box]
     data = bytearray(found.data) if found.data.readonly else found.data
@@ -186,18 +188,18 @@ def _record_name(number: int) -> str:
     return f"part-{number}.json"
 
 
-def _write_record(path: Path, part: Part) -> None:
+def _write_record(path: Path, part: NodePart) -> None:
     with path.open("wb") as file:
         file.write(msgspec.json.encode(part))
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_parts(folder: Path) -> list[Part]:
-    parts: list[Part] = []
+def read_parts(folder: Path) -> list[NodePart]:
+    parts: list[NodePart] = []
     for path in sorted(folder.glob("part-*.json")):
         try:
-            parts.append(msgspec.json.decode(path.read_bytes(), type=Part))
+            parts.append(msgspec.json.decode(path.read_bytes(), type=NodePart))
         except msgspec.DecodeError as error:
             raise HoldfastError(f"{path} is damaged: {error}") from None
     return parts
@@ -222,7 +224,7 @@ def finish(root: Path, version: Version, tensors: Sequence[Whole]) -> Path:
 
 
 def _check_parts(
-    folder: Path, version: Version, parts: Sequence[Part], tensors: Sequence[Whole]
+    folder: Path, version: Version, parts: Sequence[NodePart], tensors: Sequence[Whole]
 ) -> None:
     boxes: dict[str, list[Box]] = {}
     for part in parts:
@@ -240,7 +242,7 @@ def _check_parts(
                 raise HoldfastError(f"{folder}: not all of {whole.tensor} ({kind}) was written")
 
 
-def _metadata(parts: Sequence[Part]) -> Metadata:
+def _metadata(parts: Sequence[NodePart]) -> Metadata:
     found: dict[str, Any] = {}
     for item in (item for part in parts for item in part.items):
         if not item.dtype:
@@ -259,7 +261,7 @@ def _metadata(parts: Sequence[Part]) -> Metadata:
     return Metadata(found, planner_data=paths)
 
 
-def _results(part: Part) -> list[WriteResult]:
+def _results(part: NodePart) -> list[WriteResult]:
     return [
         WriteResult(
             index=MetadataIndex(item.key, _offsets(item) if item.dtype else None),
@@ -275,7 +277,7 @@ def _offsets(item: Item) -> torch.Size:
 
 
 def write_checkpoint(
-    root: Path, catalog: Catalog, values: Mapping[str, Any], pace: Pace | None = None
+    root: Path, catalog: Catalog, values: Mapping[str, Any], pace: RateLimit | None = None
 ) -> Path:
     """All parts and the end by this process: for one node, or where one can reach all memory."""
     holding = catalog.holding

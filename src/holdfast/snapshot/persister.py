@@ -22,7 +22,7 @@ from holdfast.snapshot.checkpoints import prune
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.loop_state import unpack_loop_state
 from holdfast.snapshot.manifest import Holding
-from holdfast.snapshot.persist import Pace, write_checkpoint
+from holdfast.snapshot.persist import RateLimit, write_checkpoint
 from holdfast.snapshot.priority import lower_thread
 from holdfast.snapshot.share import OTHER_KEY
 from holdfast.snapshot.sources import NodeMemory
@@ -219,7 +219,7 @@ class LocalWriter:
     """Writes from memory that this process maps: the arenas of one node, or of a job on one."""
 
     def __init__(
-        self, root: Path, memories: Sequence[NodeMemory], pace: Pace | None = None
+        self, root: Path, memories: Sequence[NodeMemory], pace: RateLimit | None = None
     ) -> None:
         self._root, self._memories, self._pace = root, memories, pace
 

@@ -23,7 +23,7 @@ from holdfast.snapshot.share import OTHER_KEY
 from holdfast.snapshot.sources import Source
 
 
-class Choice(msgspec.Struct, frozen=True):
+class LoadableVersion(msgspec.Struct, frozen=True):
     """A version that can be loaded, as far as one can tell without reading it."""
 
     version: Version
@@ -38,24 +38,24 @@ def choices(
     manifests: Sequence[Manifest],
     checkpoints: Iterable[Found],
     accept: Callable[[Version], bool] = lambda version: True,
-) -> list[Choice]:
+) -> list[LoadableVersion]:
     """The newest first; of one version, what is complete in memory before what is on disk."""
     on_disk = {found.version: found.path for found in checkpoints if found.is_valid}
-    found: list[Choice] = []
+    found: list[LoadableVersion] = []
     for standing in survey(manifests):
         if standing.is_complete:
             path = on_disk.get(standing.version, "")
-            found.append(Choice(standing.version, standing.plan, path, standing.reason))
+            found.append(LoadableVersion(standing.version, standing.plan, path, standing.reason))
     in_memory = {choice.version for choice in found}
     for version, path in on_disk.items():
         if version not in in_memory:
-            found.append(Choice(version, "", path, f"on disk: {path}"))
+            found.append(LoadableVersion(version, "", path, f"on disk: {path}"))
     accepted = [choice for choice in found if accept(choice.version)]
     return sorted(accepted, key=lambda c: (c.version.age, c.plan), reverse=True)
 
 
-class Recovered(msgspec.Struct, frozen=True):
-    choice: Choice
+class RestoredVersion(msgspec.Struct, frozen=True):
+    choice: LoadableVersion
     report: LoadReport
     values: dict[str, object]
     """The loop's state."""
@@ -64,7 +64,7 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 def open_choice(
-    choice: Choice, sources: Sequence[Source], here: str = ""
+    choice: LoadableVersion, sources: Sequence[Source], here: str = ""
 ) -> tuple[Catalog | None, Checkpoint | None]:
     """What `assemble` needs; HoldfastError if it is not there any more."""
     catalog = checkpoint = None
@@ -81,7 +81,7 @@ def open_choice(
     return catalog, checkpoint
 
 
-def _open_checkpoint(choice: Choice) -> Checkpoint:
+def _open_checkpoint(choice: LoadableVersion) -> Checkpoint:
     path = Path(choice.checkpoint)
     step = int(path.name.removeprefix("step-"))
     return Checkpoint(choose_checkpoint(path.parent, step))
@@ -94,7 +94,7 @@ def recover(
     *,
     here: str = "",
     accept: Callable[[Version], bool] = lambda version: True,
-) -> Recovered:
+) -> RestoredVersion:
     """Load the newest version that can be loaded. HoldfastError, with all reasons, if none can:
     the targets are then undefined.
     """
@@ -110,15 +110,15 @@ def recover(
 
 
 def _load(
-    choice: Choice,
+    choice: LoadableVersion,
     wants: Sequence[Want],
     sources: Sequence[Source],
     here: str,
     passed: tuple[str, ...],
-) -> Recovered:
+) -> RestoredVersion:
     catalog, checkpoint = open_choice(choice, sources, here)
     report = assemble(wants, catalog, checkpoint)
-    return Recovered(choice, report, loop_values(catalog, checkpoint), passed)
+    return RestoredVersion(choice, report, loop_values(catalog, checkpoint), passed)
 
 
 def loop_values(catalog: Catalog | None, checkpoint: Checkpoint | None) -> dict[str, object]:

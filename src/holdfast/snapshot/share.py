@@ -35,8 +35,8 @@ from holdfast.snapshot.layout import (
     KINDS,
     OTHER,
     PARITY,
-    Entry,
-    Layout,
+    ArenaLayout,
+    LayoutEntry,
     ParityRow,
     Whole,
     entry_key,
@@ -59,12 +59,12 @@ COPY_SLOTS = 2
 
 
 class Shares(msgspec.Struct, frozen=True):
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ArenaLayout, ...]
     """One per worker, in plan order."""
-    copies: tuple[Layout, ...]
+    copies: tuple[ArenaLayout, ...]
     """What `node` keeps for a worker of another node."""
 
-    def layout(self, worker: str) -> Layout:
+    def layout(self, worker: str) -> ArenaLayout:
         return next(layout for layout in self.layouts if layout.worker == worker)
 
 
@@ -87,13 +87,13 @@ class _Saved:
     """What one worker saves, as it is put together."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[LayoutEntry] = []
         self.rows: list[ParityRow] = []
-        self.row_entries: list[Entry] = []
-        self.unprotected: list[Entry] = []
+        self.row_entries: list[LayoutEntry] = []
+        self.unprotected: list[LayoutEntry] = []
 
 
-Strip = tuple[Entry, ...]
+Strip = tuple[LayoutEntry, ...]
 
 
 def plan_shares(
@@ -113,14 +113,14 @@ def plan_shares(
     saved = {worker: _Saved() for worker in plan.workers}
     for number, (group, pieces) in enumerate(_groups(holders).items()):
         _share_group(number, group, pieces, kinds, parity, saved)
-    about = Layout(
+    about = ArenaLayout(
         (),
         chunk_bytes=chunk_bytes,
         plan=plan_digest(plan),
         tensors=tuple(_wholes(holders, kinds)),
         num_slots=num_slots,
     )
-    other = Entry(OTHER_KEY, "", OTHER, ((0, other_bytes),), "uint8", other_bytes)
+    other = LayoutEntry(OTHER_KEY, "", OTHER, ((0, other_bytes),), "uint8", other_bytes)
     layouts = tuple(_layout(about, worker, found, other) for worker, found in saved.items())
     return Shares(layouts, tuple(_copies(about, saved)) if parity else ())
 
@@ -203,10 +203,12 @@ def _add_row(saved: _Saved, key: str, strips: Sequence[Strip]) -> None:
     num_bytes = max(strip_bytes(strip) for strip in strips)
     if num_bytes:
         saved.rows.append(ParityRow(key, tuple(strip for strip in strips if strip)))
-        saved.row_entries.append(Entry(key, "", PARITY, ((0, num_bytes),), "uint8", num_bytes))
+        saved.row_entries.append(
+            LayoutEntry(key, "", PARITY, ((0, num_bytes),), "uint8", num_bytes)
+        )
 
 
-def strip_bytes(strip: Iterable[Entry]) -> int:
+def strip_bytes(strip: Iterable[LayoutEntry]) -> int:
     return sum(entry.num_bytes for entry in strip)
 
 
@@ -239,15 +241,15 @@ def _cut(
     return parts
 
 
-def _entries(pieces: Iterable[_Piece], kinds: Mapping[str, str]) -> Iterator[Entry]:
+def _entries(pieces: Iterable[_Piece], kinds: Mapping[str, str]) -> Iterator[LayoutEntry]:
     for piece in pieces:
         for kind, dtype in kinds.items():
             size = box_size(piece.box) * ELEMENT_BYTES[dtype]
             key = entry_key(piece.tensor, piece.box, kind)
-            yield Entry(key, piece.tensor, kind, piece.box, dtype, size)
+            yield LayoutEntry(key, piece.tensor, kind, piece.box, dtype, size)
 
 
-def _layout(about: Layout, worker: str, saved: _Saved, other: Entry) -> Layout:
+def _layout(about: ArenaLayout, worker: str, saved: _Saved, other: LayoutEntry) -> ArenaLayout:
     return msgspec.structs.replace(
         about,
         entries=(*saved.entries, other, *saved.row_entries),
@@ -257,7 +259,7 @@ def _layout(about: Layout, worker: str, saved: _Saved, other: Entry) -> Layout:
     )
 
 
-def _copies(about: Layout, saved: Mapping[str, _Saved]) -> Iterator[Layout]:
+def _copies(about: ArenaLayout, saved: Mapping[str, _Saved]) -> Iterator[ArenaLayout]:
     """Every unprotected share goes to the node that keeps the least for others, the next in order
     first.
     """

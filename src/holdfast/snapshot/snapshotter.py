@@ -29,12 +29,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.placement import LIMIT
-from holdfast.snapshot.arena import Arena, Slot, Version
+from holdfast.snapshot.arena import Arena, ArenaSlot, Version
 from holdfast.snapshot.copier import DEEP, Copier, CopyReport
 from holdfast.snapshot.gaps import Stalls, WaitWatch
-from holdfast.snapshot.layout import OTHER, Entry, Layout, chunk_checksums
+from holdfast.snapshot.layout import OTHER, ArenaLayout, LayoutEntry, chunk_checksums
 from holdfast.snapshot.others import Nobody, Others, group_of
+from holdfast.snapshot.placement import LIMIT
 from holdfast.snapshot.trees import as_dtype, fill, flatten, local_part, marks, skeleton
 
 REST = "rest"
@@ -164,7 +164,7 @@ class Snapshotter:
         return sources
 
     def _start(self, sources: Mapping[str, Tensor]) -> None:
-        layout = Layout(tuple(_entry(path, tensor) for path, tensor in sources.items()))
+        layout = ArenaLayout(tuple(_entry(path, tensor) for path, tensor in sources.items()))
         if self._arena is None:
             assert self._path is not None
             self._arena = Arena.create(self._path.name, layout, self._path.parent)
@@ -232,7 +232,7 @@ class Snapshotter:
         return bool(votes[0])
 
     @torch.no_grad()
-    def _restore(self, slot: Slot) -> None:
+    def _restore(self, slot: ArenaSlot) -> None:
         rest = _unpack(slot)
         for found in self._objects.values():
             if isinstance(found, torch.optim.Optimizer) and not found.state:
@@ -283,13 +283,13 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, Tensor)
 
 
-def _entry(path: str, tensor: Tensor) -> Entry:
+def _entry(path: str, tensor: Tensor) -> LayoutEntry:
     box = tuple((0, length) for length in tensor.shape)
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Entry(path, path, OTHER, box, dtype, tensor.numel() * tensor.element_size())
+    return LayoutEntry(path, path, OTHER, box, dtype, tensor.numel() * tensor.element_size())
 
 
-def _pack(rest: dict[str, Any], layout: Layout | None) -> Tensor:
+def _pack(rest: dict[str, Any], layout: ArenaLayout | None) -> Tensor:
     """Length, bytes, and room to grow, always the same in all."""
     data = pickle.dumps(rest)
     room = len(data) + _REST_ROOM if layout is None else layout.by_key[REST].num_bytes - 8
@@ -301,14 +301,14 @@ def _pack(rest: dict[str, Any], layout: Layout | None) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
-def _unpack(slot: Slot) -> dict[str, Any]:
+def _unpack(slot: ArenaSlot) -> dict[str, Any]:
     raw = slot.bytes(REST)
     size = int.from_bytes(raw[:8], "little")
     rest: dict[str, Any] = pickle.loads(raw[8 : 8 + size])
     return rest
 
 
-def _is_intact(slot: Slot) -> bool:
+def _is_intact(slot: ArenaSlot) -> bool:
     sealed = slot.checksums()
     return all(
         chunk_checksums(slot.bytes(entry.key), slot.layout.chunk_bytes) == sealed[entry.key]

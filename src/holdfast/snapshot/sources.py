@@ -6,8 +6,8 @@ A source gives bytes as they are; it promises nothing about them. Whoever reads 
 from collections.abc import Iterable
 from typing import Protocol
 
-from holdfast.snapshot.arena import Arena, Slot
-from holdfast.snapshot.manifest import Manifest, Place
+from holdfast.snapshot.arena import Arena, ArenaSlot
+from holdfast.snapshot.manifest import ArenaPlace, Manifest
 
 
 class Unreadable(Exception):
@@ -22,10 +22,10 @@ class Source(Protocol):
     def manifests(self) -> list[Manifest]:
         """Of everything committed there."""
 
-    def read(self, place: Place, key: str, start: int, stop: int) -> memoryview:
+    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
         """Bytes `start` .. `stop - 1` of an entry or row; Unreadable, or OSError."""
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: ArenaPlace) -> None:
         """Unreadable if bytes given out earlier may have been overwritten since."""
 
 
@@ -44,16 +44,16 @@ class NodeMemory:
         ]
         return [manifest_of(slot, self.node) for slot in slots if slot is not None]
 
-    def read(self, place: Place, key: str, start: int, stop: int) -> memoryview:
+    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
         slot = self._slot(place)
         if key not in slot.layout.by_key:
             raise Unreadable(f"{self.node} keeps no {key!r} for {place.worker}")
         return slot.memory(key)[start:stop]
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: ArenaPlace) -> None:
         self._slot(place)
 
-    def _slot(self, place: Place) -> Slot:
+    def _slot(self, place: ArenaPlace) -> ArenaSlot:
         arena = self.arenas.get((place.worker, place.plan))
         slot = arena.slot(place.version) if arena is not None else None
         if slot is None:
@@ -61,5 +61,5 @@ class NodeMemory:
         return slot
 
 
-def manifest_of(slot: Slot, node: str) -> Manifest:
+def manifest_of(slot: ArenaSlot, node: str) -> Manifest:
     return Manifest(node, slot.version, slot.layout, slot.checksums())

@@ -22,7 +22,7 @@ from holdfast.snapshot.share import Shares
 HOUR_S = 3600.0
 
 
-class Failures(msgspec.Struct, frozen=True):
+class NodeFailures(msgspec.Struct, frozen=True):
     """How nodes fail: `shape` 1 at a constant rate, below 1 early, above 1 by wear."""
 
     mean_s: float
@@ -36,19 +36,21 @@ class Failures(msgspec.Struct, frozen=True):
             )
 
 
-class Advice(msgspec.Struct, frozen=True):
+class CheckpointAdvice(msgspec.Struct, frozen=True):
     interval_s: float
     reason: str
 
 
-def survival(t_s: float, failures: Failures, columns: Sequence[int], *, parity: bool) -> float:
+def survival(t_s: float, failures: NodeFailures, columns: Sequence[int], *, parity: bool) -> float:
     """The probability that the state in memory is still whole after `t_s`. `columns`: the number
     of nodes of each.
     """
     return exp(_log_survival(t_s, failures, columns, parity))
 
 
-def _log_survival(t_s: float, failures: Failures, columns: Sequence[int], parity: bool) -> float:
+def _log_survival(
+    t_s: float, failures: NodeFailures, columns: Sequence[int], parity: bool
+) -> float:
     """Sums of logarithms: the product over thousands of columns stays exact."""
     hazard = (t_s / failures.mean_s) ** failures.shape
     gone = -expm1(-hazard)
@@ -62,7 +64,7 @@ def _log_survival(t_s: float, failures: Failures, columns: Sequence[int], parity
 
 
 def safe_interval_s(
-    failures: Failures, columns: Sequence[int], *, parity: bool, threshold: float = 0.9
+    failures: NodeFailures, columns: Sequence[int], *, parity: bool, threshold: float = 0.9
 ) -> float:
     """The longest time for which survival stays at or above the threshold."""
     failures.check()
@@ -82,8 +84,8 @@ def safe_interval_s(
 
 
 def advise(
-    failures: Failures, columns: Sequence[int], *, parity: bool, threshold: float = 0.9
-) -> Advice:
+    failures: NodeFailures, columns: Sequence[int], *, parity: bool, threshold: float = 0.9
+) -> CheckpointAdvice:
     """The interval of persistent checkpoints, in a sentence that shows what it rests on."""
     interval = safe_interval_s(failures, columns, parity=parity, threshold=threshold)
     bare = safe_interval_s(failures, columns, parity=False, threshold=threshold)
@@ -95,7 +97,7 @@ def advise(
     )
     if parity:
         reason += f" ({format_span(bare)} without)"
-    return Advice(interval, reason)
+    return CheckpointAdvice(interval, reason)
 
 
 def columns_of(shares: Shares) -> list[int]:

@@ -1,13 +1,13 @@
 from holdfast.plan.plan import Hop
 from holdfast.sim.fuzz.board import Board
-from holdfast.sim.fuzz.layout import Layout
+from holdfast.sim.fuzz.layout import SymbolicLayout
 from support.control_jobs import small_plan
 
 
 class FakeStep:
     def __init__(self, epoch: int = 1) -> None:
         self.epoch, self.number, self.pokes = epoch, 0, 0
-        self.layout = Layout(small_plan(1, 2))
+        self.layout = SymbolicLayout(small_plan(1, 2))
 
     def poke(self) -> None:
         self.pokes += 1

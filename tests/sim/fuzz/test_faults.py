@@ -2,14 +2,14 @@ from random import Random
 
 import pytest
 
-from holdfast.sim.fuzz.faults import KINDS, Faults, Profile, draw_profile
+from holdfast.sim.fuzz.faults import KINDS, FaultMix, Faults, draw_profile
 from support.fuzz_worlds import at_version, make, until
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_strikes_and_is_survived(kind):
     world = make(seed=3)
-    faults = Faults(world, Profile((kind,), 2, moments=("applied",)), 200)
+    faults = Faults(world, FaultMix((kind,), 2, moments=("applied",)), 200)
     until(world, lambda: world.clock.now_ms >= 400)
     faults.make_peace()
     at_version(world, max(worker.ledger.version for worker in world.workers.values()) + 1)
@@ -17,7 +17,7 @@ def test_every_kind_strikes_and_is_survived(kind):
 
 def test_in_peace_nothing_goes_wrong():
     world = make()
-    faults = Faults(world, Profile(("worker", "node"), 20), 3_000)
+    faults = Faults(world, FaultMix(("worker", "node"), 20), 3_000)
     faults.make_peace()
     at_version(world, 10)
     assert world.coverage["rounds"] == 0

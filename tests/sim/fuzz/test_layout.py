@@ -1,6 +1,6 @@
 from holdfast.plan.plan import Plan, Stage, whole_route
 from holdfast.plan.units import Split, TensorSpec, Unit
-from holdfast.sim.fuzz.layout import Layout, moves_between
+from holdfast.sim.fuzz.layout import SymbolicLayout, moves_between
 
 TIED = TensorSpec("embed", (4,), Split(0, 4))
 UNITS = (
@@ -21,7 +21,7 @@ SPLIT = (Stage(0, 0, 0, 1, ("n0.g0",)), Stage(0, 1, 1, 2, ("n1.g0",)))
 
 
 def test_elements_of_slots_and_workers_agree():
-    layout = Layout(plan(WHOLE, CUT))
+    layout = SymbolicLayout(plan(WHOLE, CUT))
     assert len(layout.held["n0.g0"]) == 9
     for worker in layout.plan.workers:
         slots = layout.slots_of[worker]
@@ -30,13 +30,13 @@ def test_elements_of_slots_and_workers_agree():
 
 
 def test_every_slot_is_saved_once():
-    layout = Layout(plan(WHOLE, CUT))
+    layout = SymbolicLayout(plan(WHOLE, CUT))
     saved = [slot for slots in layout.saved_by.values() for slot in slots]
     assert sorted(saved) == sorted(layout.members)
 
 
 def test_a_tied_tensor_is_added_to_by_both_units_and_fed_once():
-    layout = Layout(plan(WHOLE, CUT))
+    layout = SymbolicLayout(plan(WHOLE, CUT))
     tied = [slot for slot, adders in layout.adders.items() if adders == (0, 1)]
     assert tied
     assert all((*slot, 1) in layout.addends("n0.g0", 1) for slot in tied)
@@ -45,7 +45,7 @@ def test_a_tied_tensor_is_added_to_by_both_units_and_fed_once():
 
 
 def test_who_computes_what_and_who_speaks():
-    layout = Layout(plan(WHOLE, CUT))
+    layout = SymbolicLayout(plan(WHOLE, CUT))
     assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n0.g0"]] == [(0, True)]
     assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n1.g1"]] == [(1, False)]
     shared = next(slot for slot, names in layout.members.items() if len(names) == 3)
@@ -53,7 +53,7 @@ def test_who_computes_what_and_who_speaks():
 
 
 def test_moves_name_elements():
-    whole, split = Layout(plan(WHOLE)), Layout(plan(*SPLIT))
+    whole, split = SymbolicLayout(plan(WHOLE)), SymbolicLayout(plan(*SPLIT))
     assert moves_between(split, whole) == {
         "n0.g0": {"n1.g0": [("block.1.w", row) for row in range(4)]}
     }

@@ -1,12 +1,12 @@
 from random import Random
 
 from holdfast.sim.fuzz.clock import Clock
-from holdfast.sim.fuzz.network import Connection
+from holdfast.sim.fuzz.network import SimulatedConnection
 
 
 def test_messages_arrive_in_order_whatever_their_delay():
     clock, seen = Clock(), []
-    link = Connection(clock, Random(1), 50)
+    link = SimulatedConnection(clock, Random(1), 50)
     for number in range(20):
         link.send(0, seen.append, number)
     while clock.step():
@@ -16,7 +16,7 @@ def test_messages_arrive_in_order_whatever_their_delay():
 
 def test_what_is_under_way_is_lost_with_the_connection():
     clock, seen = Clock(), []
-    link = Connection(clock, Random(1), 50)
+    link = SimulatedConnection(clock, Random(1), 50)
     link.send(0, seen.append, "lost")
     link.close()
     link.send(1, seen.append, "never sent")

@@ -1,4 +1,4 @@
-from holdfast.control.history import Ordered, TermBegun
+from holdfast.control.journal_entries import Ordered, TermBegun
 from support.fuzz_worlds import at_version, make, until, worker
 
 

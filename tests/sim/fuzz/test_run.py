@@ -29,5 +29,5 @@ def test_the_world_runs_the_code_of_real_jobs():
     while world.clock.now_ms < war_ms:
         world.clock.step()
     ledgers = [worker.ledger for worker in world.workers.values()]
-    assert {type(ledger).__module__ for ledger in ledgers} == {"holdfast.control.member"}
+    assert {type(ledger).__module__ for ledger in ledgers} == {"holdfast.control.worker_ledger"}
     assert max(ledger.version for ledger in ledgers) > 0

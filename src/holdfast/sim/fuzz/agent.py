@@ -15,7 +15,7 @@ from holdfast.control.facts import (
 from holdfast.control.report import Member
 from holdfast.control.state import Kept, WorkerState
 from holdfast.sim.fuzz.layout import Element
-from holdfast.sim.fuzz.network import Connection
+from holdfast.sim.fuzz.network import SimulatedConnection
 from holdfast.sim.fuzz.worker import Worker
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Content = dict[Element, int]
 
 
-class Agent:
+class SimulatedAgent:
     def __init__(self, world: "World", node: str, places: tuple[str, ...]) -> None:
         self.world = world
         self.node = node
@@ -35,7 +35,7 @@ class Agent:
         self.workers: dict[str, Worker] = {}
         self.states: dict[Member, WorkerState] = {}
         self.kept: list[tuple[Kept, Content]] = []
-        self.connection: Connection | None = None
+        self.connection: SimulatedConnection | None = None
         self._started: dict[str, int] = {}
         self.connect()
 
@@ -53,7 +53,7 @@ class Agent:
         if self.is_cut_off or not self.world.office.is_up:
             self.world.clock.after(self.world.rng.randint(10, 40), self._connect, life)
             return
-        link = Connection(self.world.clock, self.world.rng, self.world.pace.network_ms)
+        link = SimulatedConnection(self.world.clock, self.world.rng, self.world.pace.network_ms)
         self.connection = link
         hello = NodeConnected(
             node=self.node,

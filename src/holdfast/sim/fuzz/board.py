@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.step import Step
 
-Key = tuple[int, int]
+StepUnit = tuple[int, int]
 
 
 class Board:
     def __init__(self) -> None:
         self._passed: dict[tuple[int, int, int, int], int] = {}
-        self._steps: dict[Key, list[Step]] = {}
+        self._steps: dict[StepUnit, list[Step]] = {}
 
     def join(self, step: "Step") -> None:
         self._steps.setdefault((step.epoch, step.number), []).append(step)

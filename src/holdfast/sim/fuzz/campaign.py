@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.control.rules import Rules
 from holdfast.errors import HoldfastError
-from holdfast.sim.fuzz.run import RULES, Broken, Run, run_seed
+from holdfast.sim.fuzz.run import RULES, Broken, FuzzRun, run_seed
 
 CHUNK = 8
 
@@ -24,7 +24,9 @@ class Total(msgspec.Struct, frozen=True):
     broken: tuple[Broken, ...]
 
 
-def run_seeds(seeds: Sequence[int], rules: Rules = RULES, num_processes: int = 1) -> Iterator[Run]:
+def run_seeds(
+    seeds: Sequence[int], rules: Rules = RULES, num_processes: int = 1
+) -> Iterator[FuzzRun]:
     """In order of the seeds, as they are done."""
     work = partial(run_seed, rules=rules)
     if num_processes == 1 or len(seeds) <= CHUNK:
@@ -34,7 +36,7 @@ def run_seeds(seeds: Sequence[int], rules: Rules = RULES, num_processes: int = 1
         yield from pool.map(work, seeds, chunksize=CHUNK)
 
 
-def add_up(runs: Iterable[Run]) -> Total:
+def add_up(runs: Iterable[FuzzRun]) -> Total:
     coverage: Counter[str] = Counter()
     broken: list[Broken] = []
     count = events = digest = 0

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
     from holdfast.sim.fuzz.world import World
 
-Ending = Callable[[Any], None]
+OnCollectiveEnd = Callable[[Any], None]
 
 
 class Collective:
@@ -20,14 +20,14 @@ class Collective:
         self._world = world
         self.members = members
         self.entered: dict[str, Any] = {}
-        self._endings: dict[str, tuple[Worker, Ending]] = {}
+        self._endings: dict[str, tuple[Worker, OnCollectiveEnd]] = {}
 
     def enter(
         self,
         worker: "Worker",
         contribution: Any,
         combine: Callable[[dict[str, Any]], Any],
-        ending: Ending,
+        ending: OnCollectiveEnd,
     ) -> None:
         if worker.member.name in self.entered:
             return

@@ -2,17 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.control.history import (
+from holdfast.control.journal_entries import (
     Dropped,
     EnteredByAll,
-    Entry,
     Fenced,
+    JournalEntry,
     NumberTaken,
     Ordered,
     TermBegun,
     Wanted,
 )
-from holdfast.control.past import members_of
+from holdfast.control.journal_state import members_of
 from holdfast.control.report import Outcome
 from holdfast.sim.fuzz.promises.promise import Checker
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Coverage(Checker):
-    def recording(self, world: "World", entry: Entry) -> None:
+    def recording(self, world: "World", entry: JournalEntry) -> None:
         match entry:
             case NumberTaken():
                 self._round(world)

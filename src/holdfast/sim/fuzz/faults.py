@@ -36,7 +36,7 @@ KINDS = {
 """Kinds of faults, and how often each comes in comparison."""
 
 
-class Profile(msgspec.Struct, frozen=True):
+class FaultMix(msgspec.Struct, frozen=True):
     """What may happen in a run."""
 
     kinds: tuple[str, ...]
@@ -46,23 +46,23 @@ class Profile(msgspec.Struct, frozen=True):
     only_coordinator: bool = False
 
 
-def draw_profile(rng: Random) -> Profile:
+def draw_profile(rng: Random) -> FaultMix:
     if rng.random() < 0.06:
-        return Profile(("coordinator", "reconnect"), rng.randint(1, 4), only_coordinator=True)
+        return FaultMix(("coordinator", "reconnect"), rng.randint(1, 4), only_coordinator=True)
     if rng.random() < 0.25:
         kinds = ("plan", "plan", "worker", "coordinator", "false verdict")
-        return Profile(kinds, rng.randint(2, 6), moments=("switched", "switched", "entered"))
+        return FaultMix(kinds, rng.randint(2, 6), moments=("switched", "switched", "entered"))
     if rng.random() < 0.2:
         losses = ("worker", "worker", "node", "coordinator", "false verdict")
-        return Profile(losses, rng.randint(4, 8), moments=("restored", "applied", "entered"))
+        return FaultMix(losses, rng.randint(4, 8), moments=("restored", "applied", "entered"))
     chosen = [kind for kind in KINDS if rng.random() < 0.7] or ["worker"]
     if rng.random() < 0.2:
         chosen = ["worker", "node", "coordinator"]
-    return Profile(tuple(chosen), rng.randint(1, 6))
+    return FaultMix(tuple(chosen), rng.randint(1, 6))
 
 
 class Faults:
-    def __init__(self, world: "World", profile: Profile, until_ms: int) -> None:
+    def __init__(self, world: "World", profile: FaultMix, until_ms: int) -> None:
         self.world, self.profile = world, profile
         self.is_peace = False
         self._waiting: list[tuple[str, int, Callable[[Worker | None], None]]] = []

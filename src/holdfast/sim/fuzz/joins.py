@@ -6,12 +6,12 @@ from holdfast.control.joining import JoinerUnits, SourceFeed
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
 from holdfast.sim.fuzz.layout import Element
-from holdfast.sim.fuzz.network import Connection
+from holdfast.sim.fuzz.network import SimulatedConnection
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
 
-Piece = tuple[int, int, int, dict[Element, int]]
+FedUnit = tuple[int, int, int, dict[Element, int]]
 """Unit, version, lineage, histories."""
 
 
@@ -25,7 +25,7 @@ class Joining:
         self.state: dict[Element, int] = {}
         self.outcome: Outcome | None = None
         self._switched: dict[str, int] = {}
-        self._feeds: list[tuple[SourceFeed, Connection]] = []
+        self._feeds: list[tuple[SourceFeed, SimulatedConnection]] = []
 
     def close(self, *, switched: bool = False) -> None:
         """Given up, or switched: then what is under way still arrives."""
@@ -54,7 +54,9 @@ class Joining:
                 if self.units is None:
                     self.units = JoinerUnits(joiner.sources, order.lineage, self.world.rules)
             elif fed:
-                link = Connection(self.world.clock, self.world.rng, self.world.pace.feed_ms)
+                link = SimulatedConnection(
+                    self.world.clock, self.world.rng, self.world.pace.feed_ms
+                )
                 feed = SourceFeed(joiner.name, fed, self.world.rules)
                 self._feeds.append((feed, link))
                 self._feed(feed, link)
@@ -77,7 +79,7 @@ class Joining:
 
     # The source
 
-    def _feed(self, feed: SourceFeed, link: Connection) -> None:
+    def _feed(self, feed: SourceFeed, link: SimulatedConnection) -> None:
         worker = self.worker
         if not worker.is_alive or worker.is_stopped or not feed.is_open or not link.is_open:
             return
@@ -93,7 +95,7 @@ class Joining:
                 feed.sent()
             elements = self.world.layout(self._number()).fed_with(feed.joiner, unit)
             state = {element: worker.state[element] for element in elements}
-            piece: Piece = (unit, version, worker.ledger.lineage, state)
+            piece: FedUnit = (unit, version, worker.ledger.lineage, state)
             link.send(0, lambda p: joiner.later(0, joiner.joining.fed, self, feed, link, p), piece)
         worker.later(self.world.rng.randint(2, 12), self._feed, feed, link)
 
@@ -119,7 +121,7 @@ class Joining:
             self._send_update(joiner, feed, link, (updates, outcome, switches))
 
     def _send_update(
-        self, joiner: "Worker", feed: SourceFeed, link: Connection, message: Any
+        self, joiner: "Worker", feed: SourceFeed, link: SimulatedConnection, message: Any
     ) -> None:
         def arrive(arrived: Any) -> None:
             joiner.later(0, joiner.joining.update, self, feed, link, arrived)
@@ -134,7 +136,9 @@ class Joining:
 
     # The joiner
 
-    def fed(self, source: "Joining", feed: SourceFeed, link: Connection, piece: Piece) -> None:
+    def fed(
+        self, source: "Joining", feed: SourceFeed, link: SimulatedConnection, piece: FedUnit
+    ) -> None:
         unit, version, lineage, state = piece
         if (
             self.units is None
@@ -150,7 +154,7 @@ class Joining:
         self,
         source: "Joining",
         feed: SourceFeed,
-        link: Connection,
+        link: SimulatedConnection,
         unit: int,
         version: int,
         held: bool,
@@ -161,7 +165,9 @@ class Joining:
             None,
         )
 
-    def update(self, source: "Joining", feed: SourceFeed, link: Connection, message: Any) -> None:
+    def update(
+        self, source: "Joining", feed: SourceFeed, link: SimulatedConnection, message: Any
+    ) -> None:
         updates, outcome, switches = message
         if self.units is None or self.worker.is_stopped:
             return

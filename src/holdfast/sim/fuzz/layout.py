@@ -8,16 +8,16 @@ from functools import cached_property
 
 from holdfast.control.report import Addend, Slot
 from holdfast.control.resolve import slot_adders
+from holdfast.plan.exchanges import plan_exchanges
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Hop, Plan
-from holdfast.plan.reduce import plan_exchanges
 from holdfast.plan.transition import plan_transition
 from holdfast.plan.units import Box
 
 Element = tuple[str, int]
 
 
-class Layout:
+class SymbolicLayout:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.members: dict[Slot, tuple[str, ...]] = {}
@@ -99,7 +99,7 @@ def rows(tensor: str, box: Box) -> list[Element]:
     return [(tensor, row) for row in range(low, high)]
 
 
-def moves_between(old: Layout, new: Layout) -> dict[str, dict[str, list[Element]]]:
+def moves_between(old: SymbolicLayout, new: SymbolicLayout) -> dict[str, dict[str, list[Element]]]:
     """Per target and source, the elements that move; those who join are fed otherwise."""
     found: dict[str, dict[str, list[Element]]] = {}
     for move in plan_transition(old.plan, new.plan).moves:

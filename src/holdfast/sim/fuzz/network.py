@@ -12,7 +12,7 @@ from holdfast.sim.fuzz.clock import Clock
 Receiver = Callable[[Any], None]
 
 
-class Connection:
+class SimulatedConnection:
     def __init__(self, clock: Clock, rng: Random, slowest_ms: int) -> None:
         self._clock, self._rng, self._slowest_ms = clock, rng, slowest_ms
         self.is_open = True

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
-    Decided,
     Effect,
+    Explain,
     Fail,
     Finish,
     Kill,
@@ -16,10 +16,10 @@ from holdfast.control.effects import (
     Start,
 )
 from holdfast.control.facts import Fact, NodeLost, Tick
-from holdfast.control.history import Entry
-from holdfast.control.settings import Settings
+from holdfast.control.journal_entries import JournalEntry
+from holdfast.control.settings import ControlSettings
 from holdfast.plan.workers import node_of
-from holdfast.sim.fuzz.network import Connection
+from holdfast.sim.fuzz.network import SimulatedConnection
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
@@ -28,17 +28,17 @@ TICK_MS = 20
 
 
 class Office:
-    def __init__(self, world: "World", settings: Settings) -> None:
+    def __init__(self, world: "World", settings: ControlSettings) -> None:
         self.world = world
         self.settings = settings
-        self.journal: list[Entry] = []
+        self.journal: list[JournalEntry] = []
         self.is_up = False
         self.crash_after = -1
         """Effects until the next crash; -1: none is planned."""
         self.failed = ""
         self.is_finished = False
         self.coordinator: Coordinator | None = None
-        self._links: dict[str, Connection] = {}
+        self._links: dict[str, SimulatedConnection] = {}
         self._life = 0
 
     def open(self) -> None:
@@ -69,22 +69,22 @@ class Office:
             self.take(Tick())
             self.world.clock.after(TICK_MS, self._tick, life)
 
-    def expect(self, node: str, link: Connection) -> None:
+    def expect(self, node: str, link: SimulatedConnection) -> None:
         old = self._links.get(node)
         if old is not None:
             old.close()
         self._links[node] = link
 
-    def lost(self, node: str, link: Connection) -> None:
+    def lost(self, node: str, link: SimulatedConnection) -> None:
         delay = self.world.rng.randint(1, 15)
         self.world.clock.after(delay, self._see_lost, node, link)
 
-    def _see_lost(self, node: str, link: Connection) -> None:
+    def _see_lost(self, node: str, link: SimulatedConnection) -> None:
         if self.is_up and self._links.get(node) is link:
             del self._links[node]
             self.take(NodeLost(node, "the connection is closed"))
 
-    def hear(self, node: str, link: Connection, fact: Fact) -> None:
+    def hear(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
         if self.is_up and self._links.get(node) is link:
             self.take(fact)
 
@@ -106,7 +106,7 @@ class Office:
             case Record(entry=entry):
                 self.journal.append(entry)
                 self.world.recorded(entry)
-            case Decided(text=text):
+            case Explain(text=text):
                 self.world.clock.note(f"decided {text}")
             case Send(member=member, message=message):
                 self.world.sent(message)

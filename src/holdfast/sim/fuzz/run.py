@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.control.facts import StopWanted
 from holdfast.control.rules import Rules
-from holdfast.control.settings import Settings
+from holdfast.control.settings import ControlSettings
 from holdfast.errors import InternalError
 from holdfast.sim.fuzz.coverage import Coverage
 from holdfast.sim.fuzz.faults import Faults, draw_profile
@@ -15,11 +15,11 @@ from holdfast.sim.fuzz.promises.exactly_once import ExactlyOnce
 from holdfast.sim.fuzz.promises.no_split import NoSplit
 from holdfast.sim.fuzz.promises.no_undo import NoUndo
 from holdfast.sim.fuzz.promises.one_history import OneHistory
-from holdfast.sim.fuzz.promises.progress import Progress
+from holdfast.sim.fuzz.promises.progress import ProgressChecker
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.promises.same_updates import SameUpdates
 from holdfast.sim.fuzz.shapes import draw_shape
-from holdfast.sim.fuzz.world import Pace, World
+from holdfast.sim.fuzz.world import World, WorldDelays
 
 RULES = Rules()
 STEPS_IN_PEACE = 3
@@ -34,7 +34,7 @@ class Broken(msgspec.Struct, frozen=True):
     trace: tuple[str, ...]
 
 
-class Run(msgspec.Struct, frozen=True):
+class FuzzRun(msgspec.Struct, frozen=True):
     seed: int
     num_events: int
     digest: int
@@ -42,7 +42,7 @@ class Run(msgspec.Struct, frozen=True):
     broken: Broken | None = None
 
 
-def run_seed(seed: int, rules: Rules = RULES, extra: tuple[Checker, ...] = ()) -> Run:
+def run_seed(seed: int, rules: Rules = RULES, extra: tuple[Checker, ...] = ()) -> FuzzRun:
     world, faults, war_ms = make_world(seed, rules, extra)
     broken: Broken | None = None
     try:
@@ -58,7 +58,7 @@ def run_seed(seed: int, rules: Rules = RULES, extra: tuple[Checker, ...] = ()) -
     world.count("failed for lack of a snapshot", int(bool(world.office.failed)))
     clock = world.clock
     coverage = dict(sorted(world.coverage.items()))
-    return Run(seed, clock.num_events, clock.digest, coverage, broken)
+    return FuzzRun(seed, clock.num_events, clock.digest, coverage, broken)
 
 
 def make_world(
@@ -71,14 +71,14 @@ def make_world(
         SameUpdates(),
         NoUndo(),
         OneHistory(),
-        Progress(),
+        ProgressChecker(),
         CoordinatorLoss(profile.only_coordinator),
         NoSplit(),
         Coverage(),
         *extra,
     ]
     shape = draw_shape(rng)
-    settings = Settings(
+    settings = ControlSettings(
         plan=shape.plan,
         mode=rng.choice(("exact", "exact", "fast")),
         settle_ms=rng.choice((10, 30)),
@@ -88,7 +88,7 @@ def make_world(
         max_restarts=1000,
         rules=rules,
     )
-    pace = Pace(
+    pace = WorldDelays(
         compute_ms=rng.choice((1, 2, 5)),
         network_ms=rng.choice((1, 4, 10)),
         apply_ms=rng.choice((0, 3, 20)),

@@ -13,7 +13,7 @@ from holdfast.plan.workers import worker_name
 MAX_WORKERS = 8
 
 
-class Shape(msgspec.Struct, frozen=True):
+class JobShape(msgspec.Struct, frozen=True):
     plan: Plan
     other: Plan
     """The same workers and model, arranged differently."""
@@ -21,7 +21,7 @@ class Shape(msgspec.Struct, frozen=True):
     """Per node, the workers that can be started there."""
 
 
-def draw_shape(rng: Random) -> Shape:
+def draw_shape(rng: Random) -> JobShape:
     units = _units(rng)
     num_micro_batches = rng.randint(2, 4)
     replicas = rng.choice((2, 2, 2, 3))
@@ -39,7 +39,7 @@ def draw_shape(rng: Random) -> Shape:
     places: dict[str, list[str]] = {}
     for name in grid:
         places.setdefault(name.partition(".")[0], []).append(name)
-    return Shape(plan, other, {node: tuple(names) for node, names in places.items()})
+    return JobShape(plan, other, {node: tuple(names) for node, names in places.items()})
 
 
 def _units(rng: Random) -> tuple[Unit, ...]:
@@ -60,11 +60,11 @@ def _units(rng: Random) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-Layout = list[tuple[int, int, int]]
+StageCuts = list[tuple[int, int, int]]
 """Stages: first unit, stop, tensor degree."""
 
 
-def _replica(rng: Random, num_units: int) -> Layout:
+def _replica(rng: Random, num_units: int) -> StageCuts:
     depth = rng.randint(1, min(3, num_units))
     cuts = sorted(rng.sample(range(1, num_units), depth - 1))
     bounds = [0, *cuts, num_units]
@@ -72,9 +72,9 @@ def _replica(rng: Random, num_units: int) -> Layout:
     return [(bounds[i], bounds[i + 1], degree) for i in range(depth)]
 
 
-def _rearranged(rng: Random, layouts: list[Layout]) -> list[Layout]:
+def _rearranged(rng: Random, layouts: list[StageCuts]) -> list[StageCuts]:
     """The same number of workers per replica, other cuts between its stages."""
-    changed: list[Layout] = []
+    changed: list[StageCuts] = []
     for layout in layouts:
         stop = layout[-1][1]
         if rng.random() < 0.3 and len(layout) > 1:
@@ -88,7 +88,7 @@ def _rearranged(rng: Random, layouts: list[Layout]) -> list[Layout]:
 
 
 def _arrange(
-    units: tuple[Unit, ...], layouts: list[Layout], workers: list[str], num_micro_batches: int
+    units: tuple[Unit, ...], layouts: list[StageCuts], workers: list[str], num_micro_batches: int
 ) -> Plan:
     stages: list[Stage] = []
     chains: list[Route] = []

@@ -6,28 +6,28 @@ from collections.abc import Hashable
 
 from holdfast.control.report import Outcome
 
-Contribution = tuple[str, int, int]
+SymbolicGradient = tuple[str, int, int]
 """(worker, unit that adds, micro-batch)."""
 
 
 class Values:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._sums: dict[int, tuple[Contribution, ...]] = {}
+        self._sums: dict[int, tuple[SymbolicGradient, ...]] = {}
         self._outcomes: dict[int, int] = {0: 0}
         self._last: dict[int, Outcome] = {}
 
     def number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
-    def summed(self, contributions: list[Contribution]) -> int:
+    def summed(self, contributions: list[SymbolicGradient]) -> int:
         """The result of an exchange."""
         key = tuple(sorted(contributions))
         number = self.number(("sum", key))
         self._sums[number] = key
         return number
 
-    def contributions(self, result: int) -> tuple[Contribution, ...]:
+    def contributions(self, result: int) -> tuple[SymbolicGradient, ...]:
         return self._sums[result]
 
     def outcome(self, outcome: Outcome) -> int:

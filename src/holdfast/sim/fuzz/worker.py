@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.control.effects import Stop, Void
-from holdfast.control.member import MemberLedger
 from holdfast.control.order import Freeze, Order, Share
 from holdfast.control.report import LOSS_ADDEND, Addend, Member, Slot
+from holdfast.control.worker_ledger import WorkerLedger
 from holdfast.sim.fuzz.joins import Joining
 from holdfast.sim.fuzz.layout import Element
 from holdfast.sim.fuzz.step import Step
@@ -24,7 +24,7 @@ class Worker:
         self.world = world
         self.member = member
         self.name = member.name
-        self.ledger = MemberLedger(member, world.rules)
+        self.ledger = WorkerLedger(member, world.rules)
         self.is_alive = True
         self.is_paused = False
         self.stop_wanted = False

@@ -10,30 +10,30 @@ from typing import Any
 import msgspec
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import Message
-from holdfast.control.history import Entry, Ordered
+from holdfast.control.effects import WorkerMessage
+from holdfast.control.journal_entries import JournalEntry, Ordered
+from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
-from holdfast.control.past import Past
 from holdfast.control.report import Member, Outcome
 from holdfast.control.rules import Rules
-from holdfast.control.settings import Settings
+from holdfast.control.settings import ControlSettings
 from holdfast.control.state import Kept
-from holdfast.plan.survive import without_workers
 from holdfast.plan.text import parse_plan
+from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import node_of
-from holdfast.sim.fuzz.agent import Agent
+from holdfast.sim.fuzz.agent import SimulatedAgent
 from holdfast.sim.fuzz.board import Board
 from holdfast.sim.fuzz.clock import Clock
 from holdfast.sim.fuzz.collectives import Collective
-from holdfast.sim.fuzz.layout import Element, Layout, moves_between
+from holdfast.sim.fuzz.layout import Element, SymbolicLayout, moves_between
 from holdfast.sim.fuzz.office import Office
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
-from holdfast.sim.fuzz.shapes import Shape
+from holdfast.sim.fuzz.shapes import JobShape
 from holdfast.sim.fuzz.values import Values
 from holdfast.sim.fuzz.worker import Worker
 
 
-class Pace(msgspec.Struct, frozen=True):
+class WorldDelays(msgspec.Struct, frozen=True):
     """The longest that things take, in milliseconds."""
 
     compute_ms: int = 4
@@ -49,9 +49,9 @@ class World:
     def __init__(
         self,
         rng: Random,
-        shape: Shape,
-        settings: Settings,
-        pace: Pace,
+        shape: JobShape,
+        settings: ControlSettings,
+        pace: WorldDelays,
         checkers: list[Checker],
     ) -> None:
         self.rng, self.shape, self.settings, self.pace = rng, shape, settings, pace
@@ -64,25 +64,27 @@ class World:
         self.losses: dict[float, tuple[int, ...]] = {}
         self.orders: dict[int, Order] = {}
         self.cuts: dict[tuple[str, str], None] = {}
-        self.past = Past(settings.plan, settings.rules)
+        self.past = JournalState(settings.plan, settings.rules)
         """What the journal says, kept by the world itself."""
         self.listeners: list[Callable[[str, Worker], None]] = []
         self.checkers = checkers
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, SymbolicLayout] = {}
         self._collectives: dict[Any, Collective] = {}
         self._staged: dict[tuple[int, str], tuple[Worker, dict[Element, int]]] = {}
         self._moves: dict[tuple[int, int], dict[str, dict[str, list[Element]]]] = {}
         self.office = Office(self, settings)
-        self.agents = {node: Agent(self, node, places) for node, places in shape.places.items()}
+        self.agents = {
+            node: SimulatedAgent(self, node, places) for node, places in shape.places.items()
+        }
         for checker in checkers:
             checker.watch(self)
 
     # Looking things up
 
-    def agent_of(self, name: str) -> Agent:
+    def agent_of(self, name: str) -> SimulatedAgent:
         return self.agents[node_of(name)]
 
-    def layout(self, epoch: int) -> Layout:
+    def layout(self, epoch: int) -> SymbolicLayout:
         return self._layouts[epoch]
 
     def collective(self, key: Any, members: tuple[str, ...]) -> Collective:
@@ -138,7 +140,7 @@ class World:
 
     # The coordinator
 
-    def recorded(self, entry: Entry) -> None:
+    def recorded(self, entry: JournalEntry) -> None:
         if isinstance(entry, Ordered):
             self._learn(entry.order)
         for checker in self.checkers:
@@ -152,7 +154,7 @@ class World:
         """Has everybody done the steps it had to do in peace?"""
         return self.office.is_finished
 
-    def sent(self, message: Message) -> None:
+    def sent(self, message: WorkerMessage) -> None:
         for checker in self.checkers:
             checker.sending(self, message)
         if isinstance(message, Order):
@@ -170,7 +172,7 @@ class World:
             plan = self._layouts[order.plan.epoch].plan
             gone = getattr(order.plan, "gone", ())
             plan = without_workers(plan, gone)[0]
-        self._layouts[order.number] = Layout(plan)
+        self._layouts[order.number] = SymbolicLayout(plan)
 
     def reopened(self, coordinator: Coordinator) -> None:
         for checker in self.checkers:

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.control import recovery
-from holdfast.control.rounds import Lost
+from holdfast.control.rounds import NeedsRestore
 from holdfast.sim.fuzz.promises.no_undo import NoUndo
 from support.fuzz_worlds import at_version, broken_promise, make, worker
 
@@ -17,7 +17,7 @@ def test_a_recovery_keeps_it():
 
 
 def test_a_rollback_without_need_is_seen(monkeypatch):
-    monkeypatch.setattr(recovery, "decide", lambda *_: Lost("a planted bug"))
+    monkeypatch.setattr(recovery, "decide", lambda *_: NeedsRestore("a planted bug"))
     assert broken_promise(with_a_crash(), 12) == "P3"
 
 

@@ -1,6 +1,6 @@
 import msgspec
 
-from holdfast.sim.fuzz.agent import Agent
+from holdfast.sim.fuzz.agent import SimulatedAgent
 from holdfast.sim.fuzz.promises.one_history import OneHistory
 from support.fuzz_worlds import at_version, broken_promise, make, worker
 
@@ -19,12 +19,12 @@ def test_a_restore_keeps_it():
 
 
 def test_a_part_of_another_version_is_seen(monkeypatch):
-    keep = Agent.keep
+    keep = SimulatedAgent.keep
 
     def mislabelled(agent, kept, content, life):
         if agent.node == "n0":
             kept = msgspec.structs.replace(kept, version=kept.version + 1)
         keep(agent, kept, content, life)
 
-    monkeypatch.setattr(Agent, "keep", mislabelled)
+    monkeypatch.setattr(SimulatedAgent, "keep", mislabelled)
     assert broken_promise(with_lost_state(), 12) == "P4"

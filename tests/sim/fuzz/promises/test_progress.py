@@ -1,10 +1,10 @@
 from holdfast.control import coordinator
-from holdfast.sim.fuzz.promises.progress import Progress
+from holdfast.sim.fuzz.promises.progress import ProgressChecker
 from support.fuzz_worlds import at_version, broken_promise, make, worker
 
 
 def crashed():
-    world = at_version(make(Progress()), 3)
+    world = at_version(make(ProgressChecker()), 3)
     world.kill(worker(world, "n0.g0"), "SIGKILL")
     return world
 

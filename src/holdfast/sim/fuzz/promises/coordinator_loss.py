@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import Message
-from holdfast.control.history import Entry, NumberTaken
+from holdfast.control.effects import WorkerMessage
+from holdfast.control.journal_entries import JournalEntry, NumberTaken
 from holdfast.control.order import Freeze, Order
 from holdfast.sim.fuzz.promises.promise import Checker
 
@@ -24,11 +24,11 @@ class CoordinatorLoss(Checker):
     def __init__(self, only_coordinator: bool) -> None:
         self._only = only_coordinator
 
-    def recorded(self, world: "World", entry: Entry) -> None:
+    def recorded(self, world: "World", entry: JournalEntry) -> None:
         if self._only and isinstance(entry, NumberTaken):
             world.require(NAME, False, f"a round is held though nobody failed: {entry.reason}")
 
-    def sending(self, world: "World", message: Message) -> None:
+    def sending(self, world: "World", message: WorkerMessage) -> None:
         """What is sent is in the journal."""
         match message:
             case Freeze(round=number):
@@ -45,6 +45,6 @@ class CoordinatorLoss(Checker):
         text = msgspec.json.encode(entries)
         world.require(
             NAME,
-            msgspec.json.decode(text, type=list[Entry]) == entries,
+            msgspec.json.decode(text, type=list[JournalEntry]) == entries,
             "the journal reads differently from what was written",
         )

@@ -8,7 +8,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from holdfast.control.report import Outcome, Slot
-from holdfast.sim.fuzz.layout import Layout
+from holdfast.sim.fuzz.layout import SymbolicLayout
 from holdfast.sim.fuzz.promises.promise import Checker
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ class ExactlyOnce(Checker):
     def __init__(self) -> None:
         self._checked: set[tuple[int, Slot, tuple[int, ...]]] = set()
 
-    def applying(self, world: "World", worker: "Worker", layout: Layout, outcome: Outcome) -> None:
+    def applying(
+        self, world: "World", worker: "Worker", layout: SymbolicLayout, outcome: Outcome
+    ) -> None:
         losses = world.losses[outcome.loss]
         target = tuple(sorted(set(losses)))
         world.require(NAME, losses == target, f"step {outcome.step} counts losses {losses}")
@@ -35,7 +37,7 @@ class ExactlyOnce(Checker):
                 self._check_slot(world, worker, layout, slot, target)
 
     def _check_target(
-        self, world: "World", layout: Layout, outcome: Outcome, target: tuple[int, ...]
+        self, world: "World", layout: SymbolicLayout, outcome: Outcome, target: tuple[int, ...]
     ) -> None:
         full = tuple(range(layout.plan.num_micro_batches))
         if world.settings.mode == "exact" or outcome.rate_factor == 1.0:
@@ -49,7 +51,12 @@ class ExactlyOnce(Checker):
         )
 
     def _check_slot(
-        self, world: "World", worker: "Worker", layout: Layout, slot: Slot, target: tuple[int, ...]
+        self,
+        world: "World",
+        worker: "Worker",
+        layout: SymbolicLayout,
+        slot: Slot,
+        target: tuple[int, ...],
     ) -> None:
         """Every addition comes from all workers of exactly one stage that share in the slot."""
         found: dict[tuple[int, int], list[str]] = {}

@@ -4,12 +4,12 @@ is undone.
 
 from typing import TYPE_CHECKING
 
-from holdfast.control.history import Entry, Ordered
+from holdfast.control.journal_entries import JournalEntry, Ordered
+from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
-from holdfast.control.past import members_of
 from holdfast.control.snapshots import newest_whole
 from holdfast.errors import HoldfastError
-from holdfast.plan.survive import without_workers
+from holdfast.plan.without_workers import without_workers
 from holdfast.sim.fuzz.promises.promise import Checker
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class NoUndo(Checker):
     def __init__(self) -> None:
         self._reached: dict[int, int] = {}
 
-    def recording(self, world: "World", entry: Entry) -> None:
+    def recording(self, world: "World", entry: JournalEntry) -> None:
         if not isinstance(entry, Ordered) or entry.order.kind not in ("restore", "start"):
             return
         last = self._in_force(world)

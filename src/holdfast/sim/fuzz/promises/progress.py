@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAME = "P5"
 
 
-class Progress(Checker):
+class ProgressChecker(Checker):
     def finished(self, world: "World") -> None:
         if world.office.failed:
             is_hopeless = newest_whole(world.past, world.known_snapshots()) is None

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import Message
-from holdfast.control.history import Entry
+from holdfast.control.effects import WorkerMessage
+from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
-from holdfast.sim.fuzz.layout import Element, Layout
+from holdfast.sim.fuzz.layout import Element, SymbolicLayout
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
@@ -27,19 +27,21 @@ class Checker:
     def watch(self, world: "World") -> None:
         """A world begins."""
 
-    def recording(self, world: "World", entry: Entry) -> None:
+    def recording(self, world: "World", entry: JournalEntry) -> None:
         """The coordinator is about to be bound to this."""
 
-    def recorded(self, world: "World", entry: Entry) -> None:
+    def recorded(self, world: "World", entry: JournalEntry) -> None:
         """It is in the journal."""
 
-    def sending(self, world: "World", message: Message) -> None:
+    def sending(self, world: "World", message: WorkerMessage) -> None:
         """A message goes out to a worker."""
 
     def reopened(self, world: "World", coordinator: Coordinator) -> None:
         """A coordinator has read the journal."""
 
-    def applying(self, world: "World", worker: "Worker", layout: Layout, outcome: Outcome) -> None:
+    def applying(
+        self, world: "World", worker: "Worker", layout: SymbolicLayout, outcome: Outcome
+    ) -> None:
         """A worker is about to apply a step; `layout` numbers its slots."""
 
     def applied(self, world: "World", worker: "Worker", outcome: Outcome) -> None:

@@ -1,0 +1,113 @@
+"""Planned changes: which plan to go to next, who joins, and who feeds whom.
+
+The job always heads for the *wanted* plan, the one it would run with everybody. What can be had of
+it now is that plan without the stages of those who are missing. A name that is missing for good is
+replaced by a spare, in the wanted plan itself.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from holdfast.control.journal_state import JournalState
+from holdfast.control.order import FullPlan, Joiner, Order
+from holdfast.errors import HoldfastError
+from holdfast.plan.plan import Plan, Stage
+from holdfast.plan.text import format_plan
+from holdfast.plan.without_workers import without_workers
+
+
+def reachable(wanted: Plan, available: Collection[str]) -> Plan | None:
+    """What can be had of the wanted plan; None: nothing that covers the model."""
+    missing = [name for name in wanted.workers if name not in available]
+    try:
+        plan, _ = without_workers(wanted, missing)
+    except HoldfastError:
+        return None
+    return plan if plan.stages else None
+
+
+def with_spares(wanted: Plan, lost: Sequence[str], spares: Sequence[str]) -> dict[str, str]:
+    """Who takes whose place: the spares in their order."""
+    return dict(zip((name for name in wanted.workers if name in lost), spares, strict=False))
+
+
+def renamed(plan: Plan, names: dict[str, str]) -> Plan:
+    stages = tuple(
+        msgspec.structs.replace(
+            stage, workers=tuple(names.get(worker, worker) for worker in stage.workers)
+        )
+        for stage in plan.stages
+    )
+    return msgspec.structs.replace(plan, stages=stages)
+
+
+def plan_change(past: JournalState, incarnations: dict[str, int], number: int) -> Order | None:
+    """The next change, if there is one to make. `incarnations`: of all who are available."""
+    assert past.last is not None
+    now = past.plans[past.last.number]
+    target = reachable(past.wanted, incarnations)
+    if target is None:
+        return None
+    joiners = find_joiners(now, target, past.last.incarnations, incarnations)
+    lacking = [joiner.name for joiner in joiners if not joiner.sources]
+    if lacking:
+        target = reachable(past.wanted, [n for n in incarnations if n not in lacking])
+        joiners = tuple(joiner for joiner in joiners if joiner.name not in lacking)
+    if target is None or target == now:
+        return None
+    return Order(
+        number=number,
+        kind="change",
+        plan=FullPlan(format_plan(target)),
+        incarnations={name: incarnations[name] for name in target.workers},
+        lineage=past.last.lineage,
+        joiners=joiners,
+        at_step=past.wanted_at,
+        reason=_reason(past, joiners, target),
+    )
+
+
+def _reason(past: JournalState, joiners: tuple[Joiner, ...], target: Plan) -> str:
+    if joiners:
+        return f"{', '.join(joiner.name for joiner in joiners)} can join"
+    left = "" if target == past.wanted else ", as far as it can be had"
+    return f"{past.wanted_reason or 'another plan is wanted'}{left}"
+
+
+def find_joiners(
+    now: Plan, target: Plan, before: dict[str, int], incarnations: dict[str, int]
+) -> tuple[Joiner, ...]:
+    """Who is new in `target`, each with a source per unit; none if nobody can feed it."""
+    load: dict[str, int] = {}
+    found: list[Joiner] = []
+    for worker in target.workers:
+        if before.get(worker) != incarnations[worker]:
+            found.append(Joiner(worker, _sources(now, target, worker, load)))
+    return tuple(found)
+
+
+def _sources(now: Plan, target: Plan, worker: str, load: dict[str, int]) -> dict[int, str]:
+    """The least loaded holder of every unit; empty if some unit has none that is cut alike."""
+    sources: dict[int, str] = {}
+    for stage, position in target.seats[worker]:
+        for unit in range(stage.first, stage.stop):
+            able = _feeders(now, stage, position, unit)
+            if not able:
+                return {}
+            sources[unit] = min(able, key=lambda name: load.get(name, 0))
+            load[sources[unit]] = load.get(sources[unit], 0) + 1
+    return sources
+
+
+def _feeders(now: Plan, stage: Stage, position: int, unit: int) -> list[str]:
+    """Workers that hold all of the unit that the seat holds."""
+    found: dict[str, None] = {}
+    for other in now.stages:
+        if not other.first <= unit < other.stop:
+            continue
+        if other.axes == stage.axes:
+            found[other.workers[position]] = None
+        elif not other.axes:
+            found[other.workers[0]] = None
+    return list(found)

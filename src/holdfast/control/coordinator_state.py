@@ -1,0 +1,95 @@
+"""What the parts of the coordinator share: what is known, and the effects that are piling up."""
+
+from holdfast.control.effects import Effect, Explain, Record
+from holdfast.control.journal_entries import JournalEntry, Started
+from holdfast.control.journal_state import JournalState
+from holdfast.control.member_status import MemberStatus
+from holdfast.control.order import Share
+from holdfast.control.report import Member
+from holdfast.control.roster import Roster
+from holdfast.control.rounds import Round
+from holdfast.control.settings import ControlSettings
+from holdfast.plan.workers import node_of
+
+
+class CoordinatorState:
+    def __init__(self, settings: ControlSettings) -> None:
+        self.settings = settings
+        self.rules = settings.rules
+        self.past = JournalState(settings.plan, settings.rules)
+        self.roster = Roster()
+        self.standing = MemberStatus(self.past, self.roster)
+        self.round: Round | None = None
+        self.shares: dict[str, Share] = {}
+        """Of the last order, if it was decided in this term."""
+        self.inherited: dict[Member, str] = {}
+        """Verdicts of the coordinators before."""
+        self.gone: dict[Member, str] = {}
+        """Evidence that was not judged yet."""
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        self.changes = 0
+        """Counts everything that may concern more than one member."""
+        self.processes = 0
+        """Counts what came and went: processes, connections."""
+        self.stirred: dict[str, None] = {}
+        """Nodes where it did, since somebody looked whether all their processes are there."""
+
+    def record(self, entry: JournalEntry) -> None:
+        self.past.note(entry)
+        self.effects.append(Record(entry))
+        if not isinstance(entry, Started):
+            self.changed()
+
+    def stir(self, node: str) -> None:
+        self.processes += 1
+        self.stirred[node] = None
+
+    def changed(self) -> None:
+        self.changes += 1
+        self.standing.look_at_all(self.now_ms)
+
+    def decided(self, text: str, **details: str) -> None:
+        self.effects.append(Explain(text, details))
+
+    def available(self) -> dict[str, int]:
+        """Everybody who could have a seat in the next plan."""
+        found: dict[str, int] = {}
+        for member, state in self.roster.states.items():
+            newest = self.past.started.get(member.name, member.incarnation)
+            fits = state.said_hello and member.incarnation >= newest
+            if fits and not self.past.is_fenced(member) and self.roster.is_reachable(member):
+                found[member.name] = member.incarnation
+        return found
+
+    def is_lost_for_good(self, name: str) -> bool:
+        """Nobody of that name can be started in the time that others would wait for it."""
+        node = self.roster.nodes.get(node_of(name))
+        if node is None or node.is_lost(self.now_ms, self.settings.lost_after_ms):
+            return True
+        return self.can_never_return(name)
+
+    def can_never_return(self, name: str) -> bool:
+        """Its node is dead for good, or does not start it any more."""
+        node = self.roster.nodes.get(node_of(name))
+        if node is None or node.is_dead:
+            return node is not None and not node.will_return
+        if not node.is_connected or name in self.roster.starting or name in self._alive(node.name):
+            return False
+        return name not in node.places or not self.may_start(name)
+
+    def _alive(self, node: str) -> list[str]:
+        members = self.roster.on_node(node)
+        return [member.name for member in members if not self.past.is_fenced(member)]
+
+    def may_start(self, name: str) -> bool:
+        since_ms = self.now_ms - self.settings.restart_window_ms
+        return self.roster.starts_within(name, since_ms) < self.settings.max_restarts
+
+    def lost_nodes(self) -> list[str]:
+        after_ms = self.settings.lost_after_ms
+        if self.standing.broken:
+            # Its peers have lost it, too: the connection alone is not the trouble.
+            after_ms = min(after_ms, self.settings.settle_ms)
+        nodes = [self.roster.nodes[name] for name in self.roster.away]
+        return [node.name for node in nodes if node.is_lost(self.now_ms, after_ms)]

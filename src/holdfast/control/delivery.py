@@ -1,0 +1,133 @@
+"""What every worker lacks: the one message that is due to it, and who has to be killed or started.
+
+A message is due as long as the worker's own state does not show that it has arrived. It is sent
+once per connection; an agent that connects again says what its workers know, and what they lack is
+sent again.
+"""
+
+import msgspec
+
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.effects import Kill, Leave, Send, Start, Stop, Void, WorkerMessage
+from holdfast.control.journal_entries import Started
+from holdfast.control.order import Freeze, Order
+from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
+from holdfast.plan.workers import node_of
+
+
+class Sender:
+    def __init__(self, desk: CoordinatorState) -> None:
+        self._desk = desk
+        self._sent: dict[Member, tuple[str, int]] = {}
+        self._killed: dict[Member, None] = {}
+        self._seen = -1
+
+    def forget(self, node: str) -> None:
+        """A new connection: what was sent on the old one may be lost."""
+        for known in (self._sent, self._killed):
+            for member in [m for m in known if node_of(m.name) == node]:
+                del known[member]
+
+    def send_due(self, touched: list[Member]) -> None:
+        """To everybody, or only to those whose own state has changed."""
+        everyone = self._seen != self._desk.changes
+        self._seen = self._desk.changes
+        for member in list(self._desk.roster.states) if everyone else touched:
+            state = self._desk.roster.states.get(member)
+            if state is not None and self._desk.roster.is_reachable(member):
+                self._serve(member, state)
+
+    def _serve(self, member: Member, state: WorkerState) -> None:
+        if self._is_outdated(member):
+            if member not in self._killed:
+                self._killed[member] = None
+                reason = self._desk.past.fenced.get(member, "a newer one was started")
+                self._desk.effects.append(Kill(member, reason))
+            return
+        message = self._due(member, state) if state.said_hello else None
+        if message is None:
+            return
+        key = (type(message).__name__, _number(message))
+        if self._sent.get(member) != key:
+            self._sent[member] = key
+            self._desk.effects.append(Send(member, message))
+
+    def _is_outdated(self, member: Member) -> bool:
+        newest = self._desk.past.started.get(member.name, 0)
+        return self._desk.past.is_fenced(member) or member.incarnation < newest
+
+    def _due(self, member: Member, state: WorkerState) -> WorkerMessage | None:
+        past, held = self._desk.past, self._desk.round
+        if past.ended is not None:
+            return Leave()
+        if held is not None and (member in held.waiting or member in held.reports):
+            return Freeze(held.number, held.reason) if state.round < held.number else None
+        in_last = past.last is not None and _is_in(member, past.last)
+        if past.last is not None and in_last and state.epoch < past.last.number:
+            return self._last_order(member, past.last)
+        if past.last is not None and not in_last and self._has_to_go(member, state, past.last):
+            return past.last
+        change = past.outstanding
+        if change is not None and (in_last or _is_in(member, change)):
+            return self._about_change(change, state, in_last)
+        if not in_last:
+            is_void = state.pending in past.cancelled
+            return Void(state.pending, "it came to nothing") if is_void else None
+        return Stop(past.stop.reason) if past.stop is not None else None
+
+    def _last_order(self, member: Member, last: Order) -> WorkerMessage | None:
+        if last.kind != "recover":
+            return last
+        share = self._desk.shares.get(member.name)
+        return msgspec.structs.replace(last, share=share) if share is not None else None
+
+    def _about_change(self, change: Order, state: WorkerState, votes: bool) -> WorkerMessage | None:
+        """Only who votes can give it up: a joiner may be told to switch by those who have."""
+        if state.epoch >= change.number or state.is_frozen:
+            return None
+        voided = self._desk.past.voided
+        if voided is not None:
+            if not votes:
+                return None
+            return Void(change.number, voided.reason) if state.voided < change.number else None
+        return change if state.pending != change.number else None
+
+    def _has_to_go(self, member: Member, state: WorkerState, last: Order) -> bool:
+        """Does somebody without a seat think that it has one, or wait for the end of a round?"""
+        if state.epoch >= last.number:
+            return False
+        known = self._desk.past.orders.get(state.epoch)
+        return state.is_frozen or (known is not None and _is_in(member, known))
+
+    # Processes
+
+    def start_missing(self) -> None:
+        """On nodes where something has changed."""
+        desk = self._desk
+        stirred, desk.stirred = desk.stirred, {}
+        if desk.past.stop is not None or desk.past.ended is not None:
+            return
+        for node in [desk.roster.nodes[name] for name in stirred if name in desk.roster.nodes]:
+            here = desk.roster.on_node(node.name)
+            alive = [member.name for member in here if not self._is_outdated(member)]
+            for name in node.places if node.is_connected else ():
+                if name not in alive and name not in desk.roster.starting and desk.may_start(name):
+                    self._start(name)
+
+    def _start(self, name: str) -> None:
+        desk = self._desk
+        member = Member(name, desk.past.started.get(name, 0) + 1)
+        desk.roster.started(member, desk.now_ms)
+        desk.record(Started(member))
+        desk.effects.append(Start(member))
+
+
+def _is_in(member: Member, order: Order) -> bool:
+    return order.incarnations.get(member.name) == member.incarnation
+
+
+def _number(message: WorkerMessage) -> int:
+    if isinstance(message, Freeze):
+        return message.round
+    return message.number if isinstance(message, Order | Void) else 0

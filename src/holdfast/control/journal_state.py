@@ -1,0 +1,137 @@
+"""All that the journal says, kept up to date by the one who writes it.
+
+The history of the job is a list of epochs, each with the step from which on it counts. A recovery
+or a rollback takes away what lies after the step it goes on from. So for every step there is one
+epoch whose word on it counts, and a snapshot of any other is of a history that was given up.
+"""
+
+from collections.abc import Iterable
+
+from holdfast.control.journal_entries import (
+    Dropped,
+    Ended,
+    EnteredByAll,
+    Fenced,
+    JournalEntry,
+    NumberTaken,
+    Ordered,
+    Started,
+    StopAsked,
+    TermBegun,
+    Voided,
+    Wanted,
+)
+from holdfast.control.order import Order, read_plan
+from holdfast.control.report import Member
+from holdfast.control.rules import Rules
+from holdfast.plan.plan import Plan
+from holdfast.plan.text import parse_plan
+
+
+class JournalState:
+    def __init__(self, wanted: Plan, rules: Rules) -> None:
+        self.rules = rules
+        self.term = 0
+        self.number = 0
+        self.started: dict[str, int] = {}
+        self.fenced: dict[Member, str] = {}
+        self.orders: dict[int, Order] = {}
+        self.plans: dict[int, Plan] = {}
+        self.last: Order | None = None
+        self.outstanding: Order | None = None
+        self.voided: Voided | None = None
+        """Of the outstanding change."""
+        self.cancelled: dict[int, None] = {}
+        self.wanted = wanted
+        self.wanted_reason = ""
+        self.wanted_at = 0
+        self.stop: StopAsked | None = None
+        self.ended: Ended | None = None
+        self.target: tuple[int, ...] = ()
+        """Of the step that the last order goes on with."""
+        self.step = 0
+        self.epochs: list[tuple[int, int]] = []
+        """(number, first step that counts there), steps rising."""
+
+    def read(self, entries: Iterable[JournalEntry]) -> None:
+        for entry in entries:
+            self.note(entry)
+
+    def note(self, entry: JournalEntry) -> None:
+        match entry:
+            case TermBegun(term=term):
+                self.term = term
+            case NumberTaken(number=number):
+                self.number = max(self.number, number)
+            case Started(member=member):
+                self.started[member.name] = member.incarnation
+                if not self.rules.incarnations:
+                    self.fenced.pop(self.same(member), None)
+            case Fenced(member=member, reason=reason):
+                self.fenced[self.same(member)] = reason
+            case Ordered(order=order, step=step, target=target):
+                self._ordered(order, step, target)
+            case EnteredByAll(number=number, version=version):
+                self._entered(number, version)
+            case Voided():
+                self.voided = entry
+            case Dropped(number=number):
+                self._cancel()
+            case Wanted(plan=text, reason=reason, at_step=at_step):
+                self.wanted, self.wanted_reason = parse_plan(text), reason
+                self.wanted_at = at_step
+            case StopAsked():
+                self.stop = entry
+            case Ended():
+                self.ended = entry
+
+    def _ordered(self, order: Order, step: int, target: tuple[int, ...]) -> None:
+        self.number = max(self.number, order.number)
+        self.orders[order.number] = order
+        self.plans[order.number] = read_plan(order.plan, self.plans)
+        if order.kind == "change":
+            self.outstanding, self.voided = order, None
+            return
+        self._cancel()
+        self.last, self.step, self.target = order, step, target
+        self.epochs = [(number, first) for number, first in self.epochs if first < step]
+        self.epochs.append((order.number, step))
+
+    def _entered(self, number: int, version: int) -> None:
+        if self.outstanding is not None and self.outstanding.number == number:
+            self.last, self.outstanding, self.voided = self.outstanding, None, None
+            self.step, self.target = version, ()
+            self.epochs.append((number, version))
+
+    def _cancel(self) -> None:
+        if self.outstanding is not None:
+            self.cancelled[self.outstanding.number] = None
+        self.outstanding, self.voided = None, None
+
+    def same(self, member: Member) -> Member:
+        """Who a process is."""
+        return member if self.rules.incarnations else Member(member.name, 0)
+
+    def is_fenced(self, member: Member) -> bool:
+        return self.same(member) in self.fenced
+
+    def members(self) -> list[Member]:
+        """Of the last order and of the outstanding one, fenced or not."""
+        found: dict[Member, None] = {}
+        for order in (self.last, self.outstanding):
+            if order is not None:
+                found.update(dict.fromkeys(members_of(order)))
+        return list(found)
+
+    def next_number(self) -> int:
+        if self.rules.fresh_numbers:
+            return self.number + 1
+        return self.last.number + 1 if self.last is not None else 1
+
+    def epoch_of_step(self, step: int) -> int:
+        """Whose word on a step counts; 0: nobody's yet."""
+        return next((number for number, first in reversed(self.epochs) if first <= step), 0)
+
+
+def members_of(order: Order) -> list[Member]:
+    return [Member(name, incarnation) for name, incarnation in order.incarnations.items()]

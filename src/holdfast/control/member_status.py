@@ -1,0 +1,110 @@
+"""Who keeps the job from going on: for every question of the coordinator, the members that have not
+answered it yet. Kept up member by member, so that a fact costs the same in a job of any size.
+"""
+
+from holdfast.control.journal_state import JournalState
+from holdfast.control.report import Member
+from holdfast.control.roster import Roster
+from holdfast.control.state import WorkerState
+
+
+class MemberStatus:
+    def __init__(self, past: JournalState, roster: Roster) -> None:
+        self._past, self._roster = past, roster
+        self.has_shares = False
+        """The last order was decided in this term, so that it can be sent again."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.unheard: dict[Member, None] = {}
+        """Of the last order, not seen in it."""
+        self.outside: dict[Member, None] = {}
+        """Of the last and the outstanding order, not seen in the outstanding one."""
+        self.inside: dict[Member, None] = {}
+        """Seen in the outstanding order."""
+        self.unvoided: dict[Member, None] = {}
+        self.undone: dict[Member, None] = {}
+        self.fenced: dict[Member, None] = {}
+        """Of the last order, and out."""
+        self.fenced_next: dict[Member, None] = {}
+        """Of the outstanding one, and out."""
+        self.stuck: dict[Member, str] = {}
+        """Waits for something that only a round gives."""
+        self.broken: dict[Member, int] = {}
+        """Cannot go on, known since."""
+
+    def look_at_all(self, now_ms: int) -> None:
+        """After a change of the last or the outstanding order."""
+        before = self.broken
+        self._clear()
+        members = self._past.members()
+        self.broken = {member: before[member] for member in members if member in before}
+        for member in members:
+            self.look_at(member, now_ms)
+
+    def look_at(self, member: Member, now_ms: int) -> None:
+        past = self._past
+        state = self._roster.states.get(member)
+        in_last = past.last is not None and _is_in(member, past.last.incarnations)
+        in_next = past.outstanding is not None and _is_in(member, past.outstanding.incarnations)
+        if not (in_last or in_next):
+            return
+        is_fenced = past.is_fenced(member)
+        _mark(self.fenced, member, in_last and is_fenced)
+        _mark(self.fenced_next, member, in_next and is_fenced)
+        if past.last is not None and in_last:
+            heard = state is not None and state.epoch >= past.last.number
+            _mark(self.unheard, member, not heard)
+            done = heard and state is not None and state.is_done
+            _mark(self.undone, member, not done)
+        if past.outstanding is not None:
+            number = past.outstanding.number
+            inside = state is not None and state.epoch == number
+            _mark(self.outside, member, not inside)
+            _mark(self.inside, member, inside)
+            voided = state is not None and (state.voided >= number or inside)
+            is_open = in_last and not voided and not is_fenced
+            _mark(self.unvoided, member, is_open)
+        self._look_for_trouble(member, state, now_ms)
+
+    def _look_for_trouble(self, member: Member, state: WorkerState | None, now_ms: int) -> None:
+        if state is None or self._past.is_fenced(member):
+            self.broken.pop(member, None)
+            self.stuck.pop(member, None)
+            return
+        if state.broken and state.epoch in self._current_epochs():
+            self.broken.setdefault(member, now_ms)
+        else:
+            self.broken.pop(member, None)
+        why = self._why_stuck(member, state)
+        if why:
+            self.stuck[member] = why
+        else:
+            self.stuck.pop(member, None)
+
+    def _current_epochs(self) -> tuple[int, ...]:
+        orders = (self._past.last, self._past.outstanding)
+        return tuple(order.number for order in orders if order is not None)
+
+    def _why_stuck(self, member: Member, state: WorkerState) -> str:
+        last = self._past.last
+        if last is None:
+            return ""
+        is_answered = state.round == last.number and self.has_shares
+        if state.is_frozen and not is_answered:
+            return f"{member} is frozen in round {state.round}"
+        in_last = _is_in(member, last.incarnations)
+        if in_last and last.kind == "recover" and state.epoch < last.number and not is_answered:
+            return f"{member} never entered order {last.number}"
+        return ""
+
+
+def _is_in(member: Member, incarnations: dict[str, int]) -> bool:
+    return incarnations.get(member.name) == member.incarnation
+
+
+def _mark(found: dict[Member, None], member: Member, is_so: bool) -> None:
+    if is_so:
+        found[member] = None
+    else:
+        found.pop(member, None)

@@ -1,1 +1,0 @@
-"""Puts the processes together: job files, workers, the wire between them."""

@@ -1,0 +1,1 @@
+"""Which plan to run: strategies, one cost model, one score, one decision."""

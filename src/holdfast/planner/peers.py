@@ -1,0 +1,314 @@
+"""How other systems would answer: their rules on our cost model, for comparison.
+
+Every rule names its source. None is weakened; where a paper leaves something open the better
+reading is taken, and four things are given to all of them: exact minimax splits instead of their
+own heuristics, the schedule with a split backward pass, the tensor group (not the node) as the
+unit of loss, and searches without the short cuts that ours takes to be quick. What they cannot do
+stays: only the last two know slow workers, and none but ours takes a tensor group of 7.
+
+Full texts of some papers were not available; the rules follow public code and abstracts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from holdfast.planner.crossing_routes import mixed_time
+from holdfast.planner.health import Health
+from holdfast.planner.pipeline_time import chain_in_flight
+from holdfast.planner.pipelines import Pipe, Sketch, Team
+from holdfast.planner.score import (
+    ChangeCosts,
+    SwitchCost,
+    estimate_change,
+    estimate_restart,
+    score_of,
+)
+from holdfast.planner.search_view import Proposal, SearchView
+from holdfast.planner.strategies.arrange import arrange, deal
+from holdfast.planner.strategies.repair import (
+    drop,
+    mend,
+    shorten,
+    shrink,
+    shrink_in_place,
+    split_off,
+)
+from holdfast.planner.strategies.reroute import migrate, reroute
+
+Rule = Callable[[SearchView], Iterator[Proposal]]
+
+
+class Peer(msgspec.Struct, frozen=True):
+    name: str
+    source: str
+    rule: Rule
+    restarts: bool = False
+    """State comes from a checkpoint at every change."""
+    sees_slow: bool = False
+
+
+class PeerAnswer(msgspec.Struct, frozen=True):
+    step_time: float
+    change: SwitchCost
+    score: float
+    strategy: str
+
+
+def answer(peer: Peer, view: SearchView, rate: float, costs: ChangeCosts) -> PeerAnswer | None:
+    """The best the peer's rule finds; None where it can run nothing."""
+    schedules = view.schedules
+    seen = view.health if peer.sees_slow else Health(view.health.dead, (), view.health.spares)
+    own = SearchView(view.plan, seen, view.cost, schedules)
+    own.thorough = True
+    best: PeerAnswer | None = None
+    for proposal in peer.rule(own):
+        found = _costed(peer, view, proposal, rate, costs)
+        if found is not None and (best is None or found.score > best.score):
+            best = found
+    return best
+
+
+def _costed(
+    peer: Peer, view: SearchView, proposal: Proposal, rate: float, costs: ChangeCosts
+) -> PeerAnswer | None:
+    """On the true health, whatever the peer knew."""
+    sketch = _as_it_is(view, proposal.sketch)
+    if proposal.refusal or (sketch is not None and view.cost.refusal(sketch)):
+        return None
+    if proposal.plan is not None:
+        time = mixed_time(view, sketch, proposal.plan)
+    elif sketch is not None:
+        time = max(view.cost.step_time(sketch), proposal.bound)
+    else:
+        return None
+    if peer.restarts and sketch is not None:
+        change = estimate_restart(view, sketch, costs)
+    else:
+        change = estimate_change(view, sketch, proposal.plan, costs)
+    score = score_of(view.total, time, rate, change.time)
+    return PeerAnswer(time, change, score, proposal.strategy)
+
+
+def _as_it_is(view: SearchView, sketch: Sketch | None) -> Sketch | None:
+    """The sketch with the true speeds of its teams."""
+    if sketch is None or not view.health.slow:
+        return sketch
+    pipes = []
+    for pipe in sketch.pipes:
+        teams = [view.team(team.workers, team.tensor, team.shard) for team in pipe.teams]
+        pipes.append(msgspec.structs.replace(pipe, teams=tuple(teams)))
+    return msgspec.structs.replace(sketch, pipes=tuple(pipes))
+
+
+# The rules.
+
+
+def _even(view: SearchView, pipes: Sequence[Pipe], kind: str) -> Sketch:
+    total, n = view.total, len(pipes)
+    counts = [(i + 1) * total // n - i * total // n for i in range(n)]
+    return Sketch(tuple(pipes), tuple(counts), kind)
+
+
+def _live_teams(view: SearchView) -> list[Team]:
+    """Teams without a dead worker."""
+    return [t for pipe in view.roster.pipes for t in pipe.teams if not view.is_dead(t)]
+
+
+def _carry_on(view: SearchView) -> Iterator[Proposal]:
+    for kind in view.schedules:
+        if not view.broken:
+            sketch = Sketch(view.roster.pipes, view.roster.counts, kind)
+            yield Proposal("carry on", "nothing is known to be wrong", sketch)
+
+
+def checkpoint_restart(view: SearchView) -> Iterator[Proposal]:
+    """The same degrees with fewer replicas, from the last checkpoint."""
+    yield from _carry_on(view)
+    teams, depth = _live_teams(view), max(pipe.depth for pipe in view.roster.pipes)
+    count = len(teams) // depth
+    for kind in view.schedules:
+        pipes = deal(view, teams, [depth] * count, kind, iter(range(count)))
+        if pipes:
+            yield Proposal("restart", "fewer replicas", _even(view, pipes, kind))
+
+
+def varuna(view: SearchView) -> Iterator[Proposal]:
+    """Every depth, as many pipelines as fit, left-over devices idle; from a checkpoint."""
+    yield from _carry_on(view)
+    teams = _live_teams(view)
+    for kind in view.schedules:
+        for depth in range(1, min(len(teams), len(view.plan.units), 64) + 1):
+            count = len(teams) // depth
+            if count > view.total:
+                continue
+            pipes = deal(view, teams, [depth] * count, kind, iter(range(count)))
+            if pipes:
+                yield Proposal("morph", f"{count} x {depth}", _even(view, pipes, kind))
+
+
+def bamboo(view: SearchView) -> Iterator[Proposal]:
+    """Each team also holds the next one's units and runs their forward pass ahead of time; a
+    lost team's work falls to the one before it. Two neighbours lost: their replica is dropped.
+    """
+    for kind in view.schedules:
+        pipes = [made for pipe in view.roster.pipes if (made := _merged(view, pipe)) is not None]
+        if pipes and all(_holds_twice(view, pipe, kind) for pipe in pipes):
+            sketch = view.shared(pipes, kind)
+            bound = max(_eager(view, p, m) for p, m in zip(pipes, sketch.counts, strict=True))
+            yield Proposal("redundant", "the team before takes over", sketch, bound=bound)
+
+
+def _merged(view: SearchView, pipe: Pipe) -> Pipe | None:
+    teams: list[Team] = []
+    bounds = [0]
+    dead = [view.is_dead(team) for team in pipe.teams]
+    if any(a and b for a, b in pairwise(dead)) or all(dead):
+        return None
+    for k, team in enumerate(pipe.teams):
+        if not dead[k]:
+            teams.append(team)
+            bounds.append(pipe.bounds[k + 1])
+        elif k:
+            bounds[-1] = pipe.bounds[k + 1]
+    if dead[0]:  # the last team holds the first one's units: not a chain, so the second takes them
+        bounds[0] = 0
+    return Pipe(pipe.replica, tuple(teams), (0, *bounds[1:]))
+
+
+def _holds_twice(view: SearchView, pipe: Pipe, kind: str) -> bool:
+    for k, team in enumerate(pipe.teams):
+        own, heir = (pipe.bounds[k], pipe.bounds[k + 1]), (k + 1) % pipe.depth
+        kept = chain_in_flight(kind, pipe.depth, k, 2 * pipe.depth)
+        copy = view.cost.footprint.device_bytes(
+            pipe.bounds[heir], pipe.bounds[heir + 1], team.tensor, team.shard, 0
+        )
+        used = view.cost.footprint.device_bytes(*own, team.tensor, team.shard, kept)
+        if view.cost.footprint.limit and used + copy > view.cost.footprint.limit:
+            return False
+    return True
+
+
+def _eager(view: SearchView, pipe: Pipe, num_micro_batches: int) -> float:
+    """No step is shorter than all computations of a team, the eager forwards among them."""
+    times = view.cost.stage_times(view.cost.kind_of(pipe), split_backward=False)
+    heirs = [*times[1:], (0.0, 0.0, 0.0)]
+    busy = [sum(own) + heir[0] for own, heir in zip(times, heirs, strict=True)]
+    return num_micro_batches * max(busy)
+
+
+def oobleck(view: SearchView) -> Iterator[Proposal]:
+    """A smaller template for a hit pipeline, nodes borrowed or pipelines merged where it is too
+    small; batches by integer programme.
+    """
+    yield from _carry_on(view)
+    yield from _mended(view, "template", shorten)
+    yield from _regrouped(view)
+
+
+def _mended(
+    view: SearchView, name: str, function: Callable[..., Pipe | None]
+) -> Iterator[Proposal]:
+    if not view.touched:
+        return
+    for kind in view.schedules:
+        new = {n: function(view, view.roster.pipes[n], kind, []) for n in view.touched}
+        pipes = view.replaced(new)
+        if pipes:
+            yield Proposal(name, name, view.shared(pipes, kind))
+
+
+def _regrouped(view: SearchView) -> Iterator[Proposal]:
+    """All teams without a dead worker, in pipelines of nearly even lengths."""
+    if not view.broken or len(view.broken) > 8:
+        return
+    hit = [view.roster.pipes[n] for n in view.broken]
+    teams = [t for pipe in hit for t in pipe.teams if not view.is_dead(t)]
+    kept = [pipe for n, pipe in enumerate(view.roster.pipes) if n not in view.broken]
+    for kind in view.schedules:
+        for count in range(1, min(len(hit) + 2, len(teams)) + 1):
+            short, longer = divmod(len(teams), count)
+            lengths = [short + 1] * longer + [short] * (count - longer)
+            free = iter(range(10_000, 10_000 + count))
+            pipes = deal(view, teams, lengths, kind, free)
+            if pipes:
+                yield Proposal("template", "merged", view.shared([*kept, *pipes], kind))
+
+
+def recycle(view: SearchView) -> Iterator[Proposal]:
+    """Micro-batches of a lost worker go to its peers of the same stage, backward split, with
+    all the room in flight there is.
+    """
+    yield from _carry_on(view)
+    yield from reroute(view)
+
+
+def chameleon(view: SearchView) -> Iterator[Proposal]:
+    """Rerouting against the best dynamic plan."""
+    yield from recycle(view)
+    yield from oobleck(view)
+
+
+def resihp(view: SearchView) -> Iterator[Proposal]:
+    """Tensor groups of a power of two, one partition for all replicas, micro-batches migrate."""
+    view.powers = True
+    yield from _carry_on(view)
+    yield from _mended(view, "exclude", shrink_in_place)
+    yield from _one_partition(view)
+    yield from migrate(view)
+    yield from reroute(view)
+
+
+def _one_partition(view: SearchView) -> Iterator[Proposal]:
+    """Every replica cut at the same units: by the weakest team of every stage."""
+    for kind in view.schedules:
+        pipes = [
+            shrink_in_place(view, pipe, kind, []) if n in view.touched else pipe
+            for n, pipe in enumerate(view.roster.pipes)
+        ]
+        made = [pipe for pipe in pipes if pipe is not None]
+        if len(made) < len(pipes) or len({pipe.depth for pipe in made}) > 1:
+            return
+        weakest = [
+            min((pipe.teams[k] for pipe in made), key=view.rate) for k in range(made[0].depth)
+        ]
+        kinds = [(team.tensor, team.shard, team.slow) for team in weakest]
+        bounds = view.cost.split(kinds, kind, view.near)
+        if bounds is not None:
+            cut = [msgspec.structs.replace(pipe, bounds=bounds) for pipe in made]
+            yield Proposal("repartition", "one partition", view.shared(cut, kind))
+
+
+def malleus(view: SearchView) -> Iterator[Proposal]:
+    """Groups of powers of two by speed, left-overs as stages of their own, exact layer and
+    micro-batch splits.
+    """
+    view.powers = True
+    yield from _carry_on(view)
+    for function in (shrink, split_off):
+        yield from _mended(view, "regroup", function)
+    if not view.roster.loose:
+        yield from arrange(view)
+
+
+def ft_hsdp(view: SearchView) -> Iterator[Proposal]:
+    """The hit replicas leave."""
+    yield from _carry_on(view)
+    for proposal in mend(view):
+        if proposal.strategy == "drop the replica":
+            yield proposal
+    yield from _mended(view, "drop", drop)
+
+
+PEERS = (
+    Peer("checkpoint restart", "the usual practice", checkpoint_restart, restarts=True),
+    Peer("Varuna-like", "EuroSys'22; microsoft/varuna", varuna, restarts=True),
+    Peer("Bamboo-like", "NSDI'23; uclasystem/bamboo", bamboo),
+    Peer("Oobleck-like", "SOSP'23; SymbioticLab/Oobleck", oobleck),
+    Peer("ReCycle-like", "SOSP'24; abstract", recycle),
+    Peer("FT-HSDP-like", "a replica is the unit of loss", ft_hsdp),
+    Peer("Chameleon-like", "arXiv 2508.21613; a reproduction", chameleon),
+    Peer("ResiHP-like", "arXiv 2605.06374", resihp, sees_slow=True),
+    Peer("Malleus-like", "SIGMOD'25; Hetu", malleus, sees_slow=True),
+)

@@ -1,0 +1,39 @@
+"""Nobody leaves: carry on, or move work away from slow workers."""
+
+from collections.abc import Iterator
+
+from holdfast.planner.pipelines import Pipe, Sketch
+from holdfast.planner.search_view import Proposal, SearchView
+
+
+def carry_on(view: SearchView) -> Iterator[Proposal]:
+    """The plan as it is."""
+    if view.health.gone & frozenset(view.plan.workers):
+        yield Proposal("carry on", "nothing changes", refusal="a worker of the plan is dead")
+    elif view.whole and not view.plan.schedule.extra_in_flight:
+        sketch = Sketch(view.roster.pipes, view.roster.counts, view.plan.schedule.kind)
+        yield Proposal("carry on", "nothing changes", sketch)
+    else:
+        yield Proposal("carry on", "nothing changes", plan=view.plan)
+
+
+def move_micro_batches(view: SearchView) -> Iterator[Proposal]:
+    """Slow pipelines get fewer micro-batches. No state moves."""
+    reason = "fewer micro-batches where workers are slow; no state moves"
+    if not view.whole or not view.roster.pipes:
+        return
+    for kind in view.schedules:
+        yield Proposal("micro-batches", reason, view.shared(view.roster.pipes, kind))
+
+
+def move_units(view: SearchView) -> Iterator[Proposal]:
+    """Slow stages get fewer units, slow pipelines fewer micro-batches."""
+    reason = "fewer units on slow stages, then fewer micro-batches on slow pipelines"
+    if not view.whole or not view.slowed:
+        return
+    for kind in view.schedules:
+        new: dict[int, Pipe | None] = {
+            n: view.resplit(view.roster.pipes[n], kind) for n in view.slowed
+        }
+        if all(new.values()):
+            yield Proposal("units", reason, view.shared(view.replaced(new), kind))

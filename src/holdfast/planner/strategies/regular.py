@@ -1,0 +1,92 @@
+"""A regular layout from all teams: pipelines of one length, what does not divide stays idle.
+
+Where the layout itself is not the best one for the devices that are left, no repair of single
+pipelines reaches what a new layout gives. All pipelines of a length are alike, so one of each
+length is looked at, whatever the number of devices.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.planner.closed_forms import steady_period
+from holdfast.planner.pipelines import Pipe, Team
+from holdfast.planner.search_view import Proposal, SearchView
+from holdfast.planner.strategies.arrange import FILL, coarseness
+from holdfast.planner.strategies.pools import Cut, make_pool, no_team, one_team
+
+MAX_DEPTH = 32
+NUM_REFINED, NUM_COSTED = 6, 2
+CUTS: tuple[tuple[str, Cut], ...] = (
+    ("hit teams left out", no_team),
+    ("hit teams at their fastest", one_team),
+)
+
+
+def regular(view: SearchView) -> Iterator[Proposal]:
+    if not view.touched and not view.improve:
+        return  # a healthy layout is the user's choice
+    for label, cut in CUTS:
+        pool = make_pool(view, range(len(view.roster.pipes)), cut)
+        pool.sort(key=lambda team: -view.rate(team))
+        for kind in view.schedules:
+            ranked = sorted(_lengths(view, pool, kind))
+            for _, depth, count in ranked[:NUM_COSTED]:
+                pipes = _pipes(view, pool, depth, count, kind)
+                if pipes is not None:
+                    words = f"{count} pipelines of {depth} stages from all teams, {label}"
+                    yield Proposal("regular", words, view.shared(pipes, kind))
+
+
+def _lengths(view: SearchView, pool: Sequence[Team], kind: str) -> Iterator[tuple[float, int, int]]:
+    """(estimated time, length, number of pipelines) of the lengths that may be best."""
+    rough: list[tuple[float, int, int]] = []
+    for depth in range(1, min(len(pool), len(view.plan.units), MAX_DEPTH) + 1):
+        count = min(len(pool) // depth, view.total)
+        if count < view.wanted:
+            break
+        rough.append((_rough(view, pool[0], depth, count, kind), depth, count))
+    tried = 0
+    for _, depth, count in sorted(rough):
+        pipe = view.resplit(Pipe(0, tuple(pool[:depth])), kind)
+        if pipe is not None:
+            yield _estimate(view, pipe, count, kind), depth, count
+            tried += 1
+        if tried == NUM_REFINED:
+            return
+
+
+def _rough(view: SearchView, team: Team, depth: int, count: int, kind: str) -> float:
+    """As if all teams were like the first, from numbers alone."""
+    cost, link = view.cost, view.cost.profile.reduce
+    share = cost.work[-1] / view.rate(team) / depth * coarseness(view, depth)
+    steps = -(-view.total // count) + FILL.get(kind, 1.0) * (depth - 1)
+    most = max(cost.buckets[-1] / depth, cost.largest_bucket) / len(team.workers)
+    units = len(view.plan.units) / depth
+    tail = 2 * (count - 1) * (link.occupancy(most) / count + units * link.latency)
+    return share * steps + tail
+
+
+def _estimate(view: SearchView, pipe: Pipe, count: int, kind: str) -> float:
+    cost = view.cost
+    shape = cost.kind_of(pipe)
+    times = cost.stage_times(shape, kind == "zero-bubble")
+    sizes = [view.plan.units[stop - 1].boundary_bytes for stop in pipe.bounds[1:-1]]
+    delays = [
+        link.latency + link.occupancy(size) for link, size in zip(shape.down, sizes, strict=True)
+    ]
+    loads = [sum(row) for row in times]
+    slope = steady_period([f for f, _, _ in times], [i + w for _, i, w in times], delays)
+    fill = FILL.get(kind, 1.0) * (sum(loads) - max(loads)) + 2 * sum(delays)
+    return slope * -(-view.total // count) + fill + view.tail(pipe, count)
+
+
+def _pipes(
+    view: SearchView, pool: Sequence[Team], depth: int, count: int, kind: str
+) -> list[Pipe] | None:
+    pipes: list[Pipe] = []
+    for number in range(count):
+        teams = tuple(pool[number * depth : (number + 1) * depth])
+        pipe = view.resplit(Pipe(number, teams), kind)
+        if pipe is None:
+            return None
+        pipes.append(pipe)
+    return pipes

@@ -1,0 +1,358 @@
+"""The agent: one process per node. It starts workers, sees them end, and speaks for them.
+
+It decides nothing. Orders of the coordinator are passed on to the workers, what they say is passed
+up, and the last full state of each is kept, so that a coordinator that is new or was cut off knows
+everything with the first message of a connection. While there is no coordinator, the workers do not
+notice: their messages wait here. The agent looks for it for ever, and believes only one whose term
+is not lower than any it has seen.
+
+A node's life hangs on its agent: when it ends, the template kills its workers. The agent ends when
+the launcher does.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from holdfast.control.report import Member
+from holdfast.runtime.agent.snapshots import AgentSnapshots
+from holdfast.runtime.agent.workers import WorkerProcess
+from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
+from holdfast.runtime.faults.kinds import SIGNALS, Fault
+from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, TemplateGone
+from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
+from holdfast.runtime.wire.frames import BY_AGENT
+from holdfast.runtime.wire.message import Message
+from holdfast.runtime.wire.messages import (
+    Assignment,
+    Beat,
+    EndNode,
+    Failed,
+    FaultMessage,
+    FromWorker,
+    Hello,
+    InjectFault,
+    KillWorker,
+    NodeState,
+    OrderForNode,
+    OrderMessage,
+    ProgressPlace,
+    Relayed,
+    StartWorker,
+    StateMessage,
+    StepMessage,
+    StepsRecorded,
+    ToAgent,
+    ToMember,
+    WorkerExitedMessage,
+    WorkerStarted,
+)
+from holdfast.runtime.wire.secret import ClientProof, ProofFailed
+from holdfast.runtime.wire.snapshot_messages import (
+    ArenaWanted,
+    Copy,
+    DropArenas,
+    Persist,
+    Sealed,
+    SnapshotEvery,
+)
+from holdfast.runtime.worker.progress_page import now_ms
+
+FIRST_WAIT_S, LAST_WAIT_S = 0.02, 0.5
+KEPT_MESSAGES = 256
+"""Per node, besides steps: told again on every connect, as the last coordinator may have died
+before it wrote them down.
+"""
+
+
+class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
+    """Everything an agent needs to know."""
+
+    node: str
+    agent: str
+    """Differs for every agent process."""
+    places: tuple[str, ...]
+    host: str
+    port: int
+    """Of the coordinator."""
+    secret: str
+    tls_cert: str = ""
+    heartbeat_ms: int
+    log_dir: str
+    assignment: Assignment
+    """Of any of its workers, but for the name."""
+
+
+class Agent:
+    def __init__(self, spec: AgentSpec, forker: Forker) -> None:
+        self._spec, self._forker = spec, forker
+        self._workers: dict[str, WorkerProcess] = {}
+        self._waiting: dict[str, Member] = {}
+        """To be started when whoever has the name is reaped."""
+        self._highest: dict[str, int] = {}
+        """The last incarnation of each name that was started here."""
+        self._connection: ClientConnection | None = None
+        self._lost = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._term = 0
+        self._orders = OrderUnpacker()
+        self._steps: list[Relayed] = []
+        self._others: list[Relayed] = []
+        self._places: dict[str, ProgressPlace] = {}
+        self._away_until = 0.0
+        self._snapshots = AgentSnapshots(
+            spec.node, spec.assignment, forker, Path(spec.log_dir), self._tell
+        )
+
+    async def run(self, launcher: socket.socket) -> None:
+        """Until the job is over or the launcher gone."""
+        loop = asyncio.get_running_loop()
+        launcher.setblocking(False)
+        loop.add_reader(launcher, self._ended.set)  # it says nothing more: this is its end
+        loop.add_reader(self._forker, self._hear_template)
+        tasks = [asyncio.create_task(job) for job in (self._keep_connected(), self._beat())]
+        await self._ended.wait()
+        for task in tasks:
+            task.cancel()
+        self._snapshots.close()
+        for worker in self._workers.values():
+            worker.give_back()
+        if self._connection is not None:
+            self._connection.close()
+            await asyncio.sleep(0)
+
+    # The coordinator.
+
+    async def _keep_connected(self) -> None:
+        wait_s = FIRST_WAIT_S
+        while True:
+            if await self._connect():
+                wait_s = FIRST_WAIT_S
+                await self._lost.wait()
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LAST_WAIT_S)
+
+    async def _connect(self) -> bool:
+        spec = self._spec
+        if asyncio.get_running_loop().time() < self._away_until:
+            return False
+        self._lost.clear()
+        try:
+            connection, term = await open_connection(
+                spec.host,
+                spec.port,
+                ClientProof(spec.secret, "agent", spec.node),
+                BY_AGENT,
+                tls=client_tls(spec.tls_cert),
+                on_message=self._obey,
+                on_lost=self._cut_off,
+            )
+        except (OSError, ProofFailed, TimeoutError) as error:
+            print(f"no coordinator at {spec.host}:{spec.port}: {error}", flush=True)
+            return False
+        if term < self._term:
+            print(f"refused a coordinator of term {term}, {self._term} was seen", flush=True)
+            connection.hang_up()
+            return False
+        self._term, self._connection, self._orders = term, connection, OrderUnpacker()
+        for message in self._everything():
+            connection.send(message)
+        return True
+
+    def _cut_off(self, why: str) -> None:
+        self._connection = None
+        self._lost.set()
+
+    def _everything(self) -> Iterator[Message]:
+        yield NodeState(
+            node=self._spec.node,
+            agent=self._spec.agent,
+            places=self._spec.places,
+            workers=tuple(worker.state for worker in self._workers.values()),
+            pids={worker.name: worker.pid for worker in self._workers.values()},
+            arenas=self._snapshots.held(),
+        )
+        self._places = {}
+        yield from self._steps
+        yield from self._others
+
+    def _tell(self, message: Message) -> None:
+        if self._connection is not None:
+            self._connection.send(message)
+
+    def _obey(self, message: ToAgent) -> None:
+        match message:
+            case StartWorker(member=member):
+                self._start(member)
+            case KillWorker(member=member):
+                if (worker := self._find(member)) is not None:
+                    worker.kill()
+            case ToMember(member=member, message=for_worker):
+                if (worker := self._find(member)) is not None:
+                    worker.send(for_worker)
+            case OrderForNode():
+                self._pass_on(message)
+            case InjectFault(fault=fault):
+                self._inject(fault)
+            case StepsRecorded(step=step):
+                self._steps = [told for told in self._steps if _step_of(told) >= step]
+            case SnapshotEvery():
+                for worker in self._workers.values():
+                    worker.send(message)
+            case DropArenas() | Persist() | Copy():
+                self._snapshots.obey(message)
+            case EndNode():
+                self._ended.set()
+
+    def _pass_on(self, message: OrderForNode) -> None:
+        for name, order in self._orders.unpack(message).items():
+            worker = self._workers.get(name)
+            # An order for an incarnation that is gone means nothing to the one after it.
+            if worker is not None and order.incarnations.get(name, worker.member.incarnation) == (
+                worker.member.incarnation
+            ):
+                worker.send(OrderMessage(order=order))
+
+    # Workers.
+
+    def _find(self, member: Member) -> WorkerProcess | None:
+        worker = self._workers.get(member.name)
+        return worker if worker is not None and worker.member == member else None
+
+    def _start(self, member: Member) -> None:
+        """Once; and not before whoever has the name is gone."""
+        if member.incarnation <= self._highest.get(member.name, 0):
+            return
+        self._highest[member.name] = member.incarnation
+        before = self._workers.get(member.name)
+        if before is not None:
+            before.kill()
+            self._waiting[member.name] = member
+            return
+        log = Path(self._spec.log_dir) / f"{member.name}.log"
+        self._workers[member.name] = WorkerProcess(member, self._forker, log, self._hear)
+
+    def _hear_template(self) -> None:
+        try:
+            notice = self._forker.receive()
+        except TemplateGone:
+            self._ended.set()
+            return
+        if self._snapshots.heard(notice):
+            return
+        worker = next((w for w in self._workers.values() if w.ticket == _ticket(notice)), None)
+        if worker is None:
+            return
+        match notice:
+            case Forked(pid=pid):
+                worker.forked(pid)
+                self._tell(WorkerStarted(member=worker.member, pid=pid))
+            case Exited(status=status):
+                self._bury(worker, status)
+
+    def _bury(self, worker: WorkerProcess, status: int) -> None:
+        worker.ended()
+        del self._workers[worker.name]
+        self._places.pop(worker.name, None)
+        self._tell(
+            WorkerExitedMessage(member=worker.member, status=status, last_words=worker.last_words)
+        )
+        following = self._waiting.pop(worker.name, None)
+        if following is not None:
+            self._highest[worker.name] = following.incarnation - 1
+            self._start(following)
+
+    def _hear(self, worker: WorkerProcess, message: FromWorker) -> None:
+        match message:
+            case Hello():
+                worker.send(self._assignment(worker.member))
+            case StateMessage(state=state) if state.member == worker.member:
+                worker.state = state
+            case StepMessage(report=report):
+                worker.at_version(report.step + 1)
+            case Failed(line=line):
+                worker.last_words = line
+            case ArenaWanted() | Sealed():
+                self._snapshots.hear(worker, message)
+                return
+        told = Relayed(member=worker.member, message=message)
+        self._tell(told)
+        if isinstance(message, StepMessage):
+            self._steps.append(told)
+        elif not isinstance(message, StateMessage | Hello):
+            self._others = [*self._others[-KEPT_MESSAGES:], told]
+
+    def _assignment(self, member: Member) -> Assignment:
+        mine = [
+            fault
+            for fault in self._spec.assignment.faults
+            if fault.target == member.name and member.incarnation == 1
+        ]
+        return msgspec.structs.replace(
+            self._spec.assignment,
+            worker=member.name,
+            incarnation=member.incarnation,
+            faults=tuple(mine),
+        )
+
+    # Progress.
+
+    async def _beat(self) -> None:
+        """The agent lives, and this has moved since the last beat."""
+        while True:
+            now = now_ms()
+            places = {name: worker.place(now) for name, worker in self._workers.items()}
+            moved = {name: p for name, p in places.items() if self._places.get(name) != p}
+            if self._connection is not None:
+                self._places = places
+                self._tell(Beat(sent_ms=now, places=moved))
+            await asyncio.sleep(self._spec.heartbeat_ms / 1000)
+
+    # Faults on purpose.
+
+    def _inject(self, fault: Fault) -> None:
+        loop = asyncio.get_running_loop()
+        worker = self._workers.get(fault.target)
+        match fault.kind:
+            case "NODE_LOSS":
+                self._snapshots.lose()
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "PARTITION":
+                self._away_until = loop.time() + (fault.duration_s or float("inf"))
+                if self._connection is not None:
+                    self._connection.hang_up()
+            case _ if worker is None:
+                print(f"{fault.kind} for {fault.target}, who is not here", flush=True)
+            case kind if kind in SIGNALS:
+                worker.signal(signal.Signals[kind])
+                if kind == "SIGSTOP" and fault.duration_s:
+                    loop.call_later(fault.duration_s, worker.signal, signal.SIGCONT)
+            case _:
+                worker.send(FaultMessage(fault=fault))
+
+
+def _step_of(told: Relayed) -> int:
+    assert isinstance(told.message, StepMessage)
+    return told.message.report.step
+
+
+def _ticket(notice: object) -> int:
+    return notice.ticket if isinstance(notice, Forked | Exited) else 0
+
+
+def run_agent(spec: AgentSpec, launcher: socket.socket, control_fd: int) -> int:
+    """An agent's whole life; `control_fd` is its way to the template."""
+    forker = Forker(socket.socket(fileno=control_fd))
+
+    async def live() -> None:
+        await Agent(spec, forker).run(launcher)
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(live())
+    return 0

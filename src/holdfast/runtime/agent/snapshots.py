@@ -1,0 +1,184 @@
+"""An agent's part in snapshots: it owns the memory, says what is in it, and has the processes that
+write checkpoints and copy what other nodes hold.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.control.report import Member
+from holdfast.errors import HoldfastError
+from holdfast.runtime.agent.arenas import Arenas, HeldArena, unpack_layouts
+from holdfast.runtime.agent.workers import WorkerProcess
+from holdfast.runtime.launch.fork_server import Exited, Forked, Forker
+from holdfast.runtime.wire.message import Message
+from holdfast.runtime.wire.messages import Assignment, FromWorker
+from holdfast.runtime.wire.snapshot_messages import (
+    ArenaReady,
+    ArenaWanted,
+    Copied,
+    Copy,
+    CopySpec,
+    DropArenas,
+    Keeps,
+    Persist,
+    Persisted,
+    PersistSpec,
+    Sealed,
+)
+from holdfast.snapshot.arena_plan import node_job
+from holdfast.snapshot.layout import ArenaLayout
+
+CHECKPOINTS, COPIES = "checkpoints", "copies"
+
+
+class AgentSnapshots:
+    def __init__(
+        self,
+        node: str,
+        assignment: Assignment,
+        forker: Forker,
+        log_dir: Path,
+        tell: Callable[[Message], object],
+    ) -> None:
+        """`tell`: the coordinator."""
+        self._node, self._assignment, self._tell = node, assignment, tell
+        self._forker, self._log_dir = forker, log_dir
+        memory = assignment.memory
+        self._arenas = Arenas(node_job(memory, node)) if memory else None
+        self._plans: dict[str, str] = {}
+        """What each worker has asked for last."""
+        self._aides: dict[str, WorkerProcess] = {}
+        """Processes that do not train, each there once there is something for it to do."""
+        self._copying: Copy | None = None
+
+    def held(self) -> tuple[HeldArena, ...]:
+        return self._arenas.held() if self._arenas is not None else ()
+
+    def _tell_held(self, waits_s: dict[str, float] | None = None) -> None:
+        self._tell(Keeps(arenas=self.held(), waits_s=waits_s or {}))
+
+    # Workers.
+
+    def hear(self, worker: WorkerProcess, message: ArenaWanted | Sealed) -> None:
+        match message:
+            case ArenaWanted(layouts=data):
+                layouts = unpack_layouts(data)
+                self._plans[worker.name] = layouts[0].plan
+                asyncio.get_running_loop().create_task(self._make(worker, layouts))
+            case Sealed(wait_s=wait_s):
+                self._tell_held({worker.name: wait_s})
+
+    async def _make(self, worker: WorkerProcess, layouts: tuple[ArenaLayout, ...]) -> None:
+        """Its own first: without copies for others there is still that."""
+        path = await self._try_make(worker, layouts[:1])
+        if path is not None:
+            worker.send(ArenaReady(plan=layouts[0].plan, path=str(path)))
+            if layouts[1:]:
+                await self._try_make(worker, layouts[1:])
+
+    async def _try_make(
+        self, worker: WorkerProcess, layouts: tuple[ArenaLayout, ...]
+    ) -> Path | None:
+        """Beside the loop: the memory of a large state takes a while to be had."""
+        if self._arenas is None:
+            return None
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, self._arenas.make, layouts)
+        except (HoldfastError, OSError) as error:
+            print(f"no arena for {worker.name}: {error}", flush=True)
+            return None
+
+    # The coordinator.
+
+    def obey(self, message: DropArenas | Persist | Copy) -> None:
+        if self._arenas is None:
+            return
+        match message:
+            case DropArenas(version=version, plan=plan):
+                if self._arenas.drop_before(version, [plan, *self._plans.values()]):
+                    self._tell_held()
+            case Persist():
+                self._aide(CHECKPOINTS).send(message)
+            case Copy(version=version, plan=plan, before=before):
+                held = [known for known in (version, before) if known is not None]
+                if self._arenas.hold(plan, held):
+                    self._copying = message
+                    self._aide(COPIES).send(message)
+
+    # Processes that do not train.
+
+    def _aide(self, name: str) -> WorkerProcess:
+        if name not in self._aides:
+            log = self._log_dir / f"{name}-{self._node}.log"
+            aide = WorkerProcess(Member(name, 1), self._forker, log, self._hear_aide)
+            aide.send(self._writer_spec() if name == CHECKPOINTS else self._copier_spec())
+            self._aides[name] = aide
+        return self._aides[name]
+
+    def _writer_spec(self) -> PersistSpec:
+        given = self._assignment
+        snapshot = given.config.snapshot
+        return PersistSpec(
+            memory=given.memory,
+            checkpoints=given.checkpoints,
+            every_steps=snapshot.persist_every_steps,
+            every_s=snapshot.persist_every_s,
+            keep_latest_k=snapshot.keep_latest_k,
+            first_step=given.first_step,
+        )
+
+    def _copier_spec(self) -> CopySpec:
+        return CopySpec(memory=self._assignment.memory, node=self._node)
+
+    def _hear_aide(self, aide: WorkerProcess, message: FromWorker) -> None:
+        match message:
+            case Persisted():
+                self._tell(message)
+            case Copied():
+                self._copied(message)
+
+    def _copied(self, message: Copied) -> None:
+        self._copying = None
+        if message.error:
+            print(f"not copied: {message.error}", flush=True)
+        self._tell_held()
+        self._tell(message)
+
+    def heard(self, notice: object) -> bool:
+        """A word of the template: is it about an aide?"""
+        match notice:
+            case Forked(ticket=ticket, pid=pid) if aide := self._find(ticket):
+                aide.forked(pid)
+            case Exited(ticket=ticket) if aide := self._find(ticket):
+                self._bury(aide)
+            case Exited() if self._arenas is not None:
+                self._tell_held()  # what is left counts now
+                return False
+            case _:
+                return False
+        return True
+
+    def _find(self, ticket: int) -> WorkerProcess | None:
+        return next((aide for aide in self._aides.values() if aide.ticket == ticket), None)
+
+    def _bury(self, aide: WorkerProcess) -> None:
+        """The next time that there is something to do starts another."""
+        aide.ended()
+        del self._aides[aide.name]
+        if aide.name == COPIES and self._copying is not None:
+            self._copied(Copied(version=self._copying.version, error="its process has ended"))
+
+    # The end.
+
+    def lose(self) -> None:
+        """The node is lost, and its memory with it."""
+        if self._arenas is not None:
+            self._arenas.lose()
+
+    def close(self) -> None:
+        for aide in self._aides.values():
+            aide.give_back()
+        if self._arenas is not None:
+            self._arenas.close()

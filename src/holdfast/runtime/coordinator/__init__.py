@@ -1,0 +1,1 @@
+"""The coordinator process around the machine in `control/`."""

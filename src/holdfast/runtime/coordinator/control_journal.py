@@ -1,0 +1,54 @@
+"""control.jsonl: the coordinator's own journal, from which its successor goes on.
+
+One coordinator at a time: the file is locked for the life of the process. An entry is durable
+before anything that depends on it is sent; entries that follow each other share one sync.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.control.journal_entries import JournalEntry
+from holdfast.errors import HoldfastError
+
+CONTROL = "control.jsonl"
+_DECODER = msgspec.json.Decoder(JournalEntry)
+_ENCODER = msgspec.json.Encoder()
+
+
+class ControlJournal:
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise HoldfastError(
+                f"{path} is in use by another coordinator; a job has one at a time"
+            ) from None
+        self.entries = self._read()
+        """What was there before."""
+        self._is_synced = True
+
+    def _read(self) -> tuple[JournalEntry, ...]:
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            # Torn by a crash: it was never synced, so nothing depends on it.
+            os.ftruncate(self._fd, len(whole))
+        return tuple(_DECODER.decode(line) for line in whole.splitlines())
+
+    def append(self, entry: JournalEntry) -> None:
+        os.write(self._fd, _ENCODER.encode(entry) + b"\n")
+        self._is_synced = False
+
+    def sync(self) -> None:
+        """To be called before anything is sent."""
+        if not self._is_synced:
+            os.fsync(self._fd)
+            self._is_synced = True
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,47 @@
+"""Which version the nodes copy for each other, one after the other.
+
+A version is copied once it is whole, and everybody keeps it until the next one is copied, too: so
+whatever node is lost, there is one that the others have completely. How many steps lie between two
+depends on how fast the copies are made; nobody waits for them.
+"""
+
+from collections.abc import Collection
+
+from holdfast.runtime.coordinator.dispatch import Dispatch
+from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex
+from holdfast.runtime.wire.snapshot_messages import Copied, Copy
+from holdfast.snapshot.layout import Version
+
+
+class CopyRounds:
+    def __init__(self, board: SnapshotIndex, dispatch: Dispatch) -> None:
+        self._board, self._dispatch = board, dispatch
+        self._plan = ""
+        self._under_way: Version | None = None
+        self._done: Version | None = None
+
+    def look(self, plan: str, newest: Version, whole: Collection[Version]) -> Version | None:
+        """The plan that versions are held under by now, and which of it can be loaded. Returns
+        the one that is copied; None: there are no copies.
+        """
+        if plan != self._plan:
+            self._plan, self._under_way, self._done = plan, None, None
+        if not self._board.copies(plan):
+            return None
+        if self._done is not None and self._board.lacking(self._done, plan):
+            self._done = None  # it went with a node
+        if self._under_way is not None and not self._board.lacking(self._under_way, plan):
+            self._done, self._under_way = self._under_way, None
+        if self._under_way not in whole and newest != self._done:
+            self._under_way = newest
+            self._dispatch.to_all(Copy(version=newest, plan=plan, before=self._done))
+        return self._under_way or self._done
+
+    def heard(self, message: Copied) -> None:
+        """If it failed, the next version is tried."""
+        if message.error and message.version == self._under_way:
+            self._under_way = None
+
+    def begin_again(self) -> None:
+        """A node went, or came: it may know nothing of what was under way."""
+        self._under_way = None

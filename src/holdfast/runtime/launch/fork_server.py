@@ -1,0 +1,383 @@
+"""The template: a process that has imported everything, and from which workers are forked.
+
+Importing torch takes seconds, forking a process that has it takes milliseconds. The template
+imports, starts no thread, touches no device, and then only forks and reaps. It is a process of
+its own, apart from the launcher and the agents, which may have threads.
+
+    launcher                          template                        worker
+       | Popen                           |
+       |-------------------------------->| import torch, engine, models
+       |<------------------------- Warm  |
+       | Attach + a socket ------------->|                  agent
+       |                                 |<-- Fork + 3 fds -- |
+       |                                 | fork ------------------------->|
+       |                                 | --- Forked ------->|           | runs `worker.run_worker`
+       |                                 | --- Exited(code) ->|<- waitpid |
+
+Whoever holds a control socket may fork, and hears of its own children only. Nobody stays behind:
+the template ends when its first control socket does, which is when the launcher closes it or dies;
+the children of a control socket are killed when that socket ends, so a node's workers die with
+their agent; and the kernel kills all of them when the template itself ends. (The standard library's
+fork server gives every child a copy of the descriptor that keeps the server alive, so there killing
+the launcher leaves all of them running; and it runs the main script again in each.)
+"""
+
+import ctypes
+import faulthandler
+import gc
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.runtime.launch.light_fork_server import Nursery
+
+MAX_PACKET_BYTES = 4096
+MAX_FDS = 3
+WARM_DEADLINE_S = 120.0
+_PR_SET_PDEATHSIG = 1
+
+RunChild = Callable[[socket.socket, int], int]
+"""A child's whole life: its socket and its third descriptor (-1: none); its exit code."""
+
+
+class Warm(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Fork(msgspec.Struct, frozen=True, tag=True):
+    """With descriptors: the child's socket, the file for what it prints, and one of its own."""
+
+    ticket: int
+
+
+class Attach(msgspec.Struct, frozen=True, tag=True):
+    """With a descriptor: one more control socket."""
+
+
+class Settle(msgspec.Struct, frozen=True, tag=True):
+    """Say when nobody is left of those whose control socket has ended."""
+
+
+class ForkServerIdle(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Forked(msgspec.Struct, frozen=True, tag=True):
+    ticket: int
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True, tag=True):
+    ticket: int
+    status: int
+    """Exit code, or minus the signal that ended it."""
+
+
+ForkNotice = Warm | Forked | Exited | ForkServerIdle
+_NOTICES = msgspec.msgpack.Decoder(ForkNotice)
+_ORDERS = msgspec.msgpack.Decoder(Fork | Attach | Settle)
+
+
+class TemplateGone(Exception):
+    """The template process ended."""
+
+
+class Forker:
+    """One control socket: asks for children, and hears of them."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self.is_warm = False
+        self._next_ticket = 0
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def fork(self, sock: socket.socket, log_fd: int, *fds: int) -> int:
+        """Ask for a child; its ticket comes back in `Forked` and `Exited`."""
+        self._next_ticket += 1
+        self._order(Fork(self._next_ticket), [sock.fileno(), log_fd, *fds])
+        return self._next_ticket
+
+    def _order(self, order: Fork | Attach | Settle, fds: list[int]) -> None:
+        try:
+            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], fds)
+        except OSError:
+            raise TemplateGone(self.last_words()) from None
+
+    def receive(self) -> ForkNotice:
+        """The next notice; call it when the descriptor is readable."""
+        try:
+            data = self._control.recv(MAX_PACKET_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise TemplateGone(self.last_words())
+        notice: ForkNotice = _NOTICES.decode(data)
+        self.is_warm = self.is_warm or isinstance(notice, Warm)
+        return notice
+
+    def last_words(self) -> str:
+        return "its socket ended"
+
+    def close(self) -> None:
+        """Its children are killed."""
+        self._control.close()
+
+
+class Template(Forker):
+    """The launcher's handle on the template process. Use it as a context manager."""
+
+    MODULE = "holdfast.runtime.launch.fork_server"
+
+    def __init__(self) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(control)
+        # What it prints is of interest only if it fails.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        # No pool of threads for numpy: workers are forked from here.
+        # And no long wait for a name server: the store looks up every peer that connects.
+        environment = {"RES_OPTIONS": "timeout:1 attempts:1"} | os.environ
+        environment["OPENBLAS_NUM_THREADS"] = "1"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.MODULE, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env=environment,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def attach(self) -> socket.socket:
+        """A new control socket; the template holds the other end of it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._order(Attach(), [theirs.fileno()])
+        return ours
+
+    @cached_property
+    def nursery(self) -> "Nursery":
+        """The template of light processes that goes with this one; started when first asked for."""
+        from holdfast.runtime.launch.light_fork_server import Nursery
+
+        return Nursery()
+
+    def settle(self) -> None:
+        """`Settled` comes when the children of all who are gone are gone, too."""
+        self._order(Settle(), [])
+
+    def wait_until_warm(self, deadline_s: float = WARM_DEADLINE_S) -> None:
+        """For those who have nothing else to listen to."""
+        if not self.is_warm:
+            poll = select.poll()
+            poll.register(self._control, select.POLLIN)
+            if not poll.poll(1000 * deadline_s):
+                raise HoldfastError(f"the template process was not ready within {deadline_s:g} s")
+            self.receive()
+
+    def last_words(self) -> str:
+        """How it ended and the last line it printed."""
+        try:
+            status = f"exit status {self._process.wait(5)}"
+        except subprocess.TimeoutExpired:
+            status = "it still runs, but does not answer"
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").split("\n")
+        printed = [line for line in lines if line.strip()]
+        return f"{status}: {printed[-1]}" if printed else status
+
+    def close(self) -> None:
+        """End it, and with it every child that is left."""
+        if "nursery" in self.__dict__:
+            self.nursery.close()
+        super().close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+    def __enter__(self) -> "Template":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+
+# The template process itself.
+
+
+class _Server:
+    def __init__(self, control: socket.socket, run_child: RunChild) -> None:
+        self._first, self._run_child = control, run_child
+        self._controls = {control.fileno(): control}
+        self._pid = os.getpid()
+        self._is_settling = False
+        self._children: dict[int, tuple[socket.socket, int]] = {}
+        """pid -> (control socket, ticket)"""
+        # Bytes appear here when a child ends.
+        self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        _tell(self._first, Warm())
+        poll = select.poll()
+        poll.register(self._wake_in, select.POLLIN)
+        poll.register(self._first, select.POLLIN)
+        while True:
+            ready = poll.poll(0 if self._is_settling else None)
+            if self._is_settling and not ready:
+                self._settle_or_wait()
+            for fd, _ in ready:
+                if fd == self._wake_in:
+                    with suppress(BlockingIOError):
+                        os.read(self._wake_in, 4096)
+                    self._reap()
+                    continue
+                control = self._controls[fd]
+                if self._take_order(control, poll):
+                    continue
+                if control is self._first:
+                    return
+                poll.unregister(fd)
+                self._drop(fd)
+
+    def _take_order(self, control: socket.socket, poll: select.poll) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_FDS)
+        except ConnectionError:  # it was killed before it had read all it was told
+            return False
+        if not data:
+            return False
+        order = _ORDERS.decode(data)
+        if isinstance(order, Settle):
+            self._is_settling = True
+            return True
+        if isinstance(order, Attach):
+            added = socket.socket(fileno=fds[0])
+            self._controls[added.fileno()] = added
+            poll.register(added, select.POLLIN)
+            _tell(added, Warm())
+            return True
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(fds)
+        for fd in fds:
+            os.close(fd)
+        self._children[pid] = (control, order.ticket)
+        _tell(control, Forked(order.ticket, pid))
+        return True
+
+    def _become_child(self, fds: list[int]) -> None:
+        """In the child; never returns."""
+        code = 1
+        try:
+            die_with_parent(self._pid)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in (self._wake_in, self._wake_out):
+                os.close(fd)
+            for control in self._controls.values():
+                control.close()
+            sock_fd, log_fd, own_fd = (*fds, -1)[:MAX_FDS]
+            for standard in (1, 2):
+                os.dup2(log_fd, standard)
+            os.close(log_fd)
+            faulthandler.enable()
+            code = self._run_child(socket.socket(fileno=sock_fd), own_fd)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            control, ticket = self._children.pop(pid)
+            _tell(control, Exited(ticket, os.waitstatus_to_exitcode(status)))
+
+    def _drop(self, fd: int) -> None:
+        """Whoever held this control socket is gone: so are its children."""
+        control = self._controls.pop(fd)
+        self._kill(pid for pid, (owner, _) in self._children.items() if owner is control)
+        control.close()
+
+    def _settle_or_wait(self) -> None:
+        """Nothing else is to be done: whoever is gone was noticed."""
+        open_ = self._controls.values()
+        if all(owner in open_ for owner, _ in self._children.values()):
+            self._is_settling = False
+            _tell(self._first, ForkServerIdle())
+        else:
+            select.select([self._wake_in], [], [])
+
+    def _kill(self, pids: Iterable[int]) -> None:
+        for pid in list(pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        self._kill(self._children)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+
+def _tell(control: socket.socket, notice: ForkNotice) -> None:
+    # One that is gone shows as the end of its control socket.
+    with suppress(OSError):
+        control.send(msgspec.msgpack.encode(notice))
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+def ignore_terminal() -> None:
+    """A key pressed in the terminal reaches everybody; the launcher decides what it means."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def serve(control_fd: int, run_child: RunChild) -> None:
+    # What is there now lives for ever: no child shall go through it again, or copy its pages.
+    gc.collect()
+    gc.freeze()
+    server = _Server(socket.socket(fileno=control_fd), run_child)
+    try:
+        server.serve()
+    finally:
+        server.end()
+
+
+if __name__ == "__main__":
+    ignore_terminal()
+    from holdfast.runtime.worker.main import run_worker
+
+    serve(int(sys.argv[1]), run_worker)

@@ -1,0 +1,40 @@
+"""A job that can run, apart from torch: `prepare` makes it."""
+
+from functools import cached_property
+
+import msgspec
+
+from holdfast.engine.reports import Planned
+from holdfast.plan.transition import Transition
+from holdfast.runtime.config.job_file import JobConfig
+
+
+class Job(msgspec.Struct, frozen=True, dict=True):
+    """A job that can run: its settings, and its plans in the order of their steps."""
+
+    config: JobConfig
+    plans: tuple[Planned, ...]
+    transitions: tuple[Transition, ...]
+    """From each plan to the next."""
+    first_step: int = 0
+    """Of a run that goes on from an earlier one."""
+
+    @cached_property
+    def workers(self) -> tuple[str, ...]:
+        """Everybody with a role in any of the plans."""
+        return tuple(dict.fromkeys(name for planned in self.plans for name in planned.plan.workers))
+
+    @property
+    def num_parameters(self) -> int:
+        tensors = {t.name: t for unit in self.plans[0].plan.units for t in unit.tensors}
+        return sum(tensor.num_elements for tensor in tensors.values())
+
+    @property
+    def backend(self) -> str:
+        return resolve_backend(self.config)
+
+
+def resolve_backend(config: JobConfig) -> str:
+    if config.job.backend != "auto":
+        return config.job.backend
+    return "nccl" if config.job.device == "cuda" else "gloo"

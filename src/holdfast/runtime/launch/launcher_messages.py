@@ -1,0 +1,106 @@
+"""What the launcher and the processes it starts say to each other, over the socket of their start.
+
+The launcher outlives all of them and writes the beginning and the end of a run. The end of this
+socket is the end of the launcher, and nobody stays behind.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.reports import Planned
+from holdfast.runtime.agent.agent import AgentSpec
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.wire.frames import Reader, Unpacker, pack
+from holdfast.runtime.wire.message import Message
+
+
+class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinator"):
+    """Everything a coordinator needs to know."""
+
+    run_dir: str
+    secret: str
+    config: JobConfig
+    plans: tuple[Planned, ...]
+    backend: str
+    memory: str = ""
+    """The job's name in shared memory; empty = there are no snapshots."""
+    first_step: int = 0
+    began_ms: int
+    """When the run began, by the machine's monotonic clock."""
+
+
+class StartOf(Message, frozen=True, kw_only=True):
+    """The first message to a process: what it is."""
+
+    spec: AgentSpec | CoordinatorSpec
+
+
+class StopRequest(Message, frozen=True, kw_only=True):
+    """The launcher got a signal."""
+
+    signal: str
+
+
+class NodeEnded(Message, frozen=True, kw_only=True):
+    """The launcher saw an agent end."""
+
+    node: str
+    how: str
+    will_return: bool = False
+    """It starts another."""
+
+
+class Wrote(Message, frozen=True, kw_only=True):
+    """Journal and metrics have these sizes now."""
+
+    journal: int
+    metrics: int
+
+
+class Ending(Message, frozen=True, kw_only=True):
+    """The job is over."""
+
+    outcome: str
+    """finished, stopped or failed"""
+    reason: str
+    staging_bytes: int = 0
+    final_bytes: int = 0
+    profile: str = ""
+    """The text of profile.json; empty = nothing was measured."""
+
+
+START: Reader[StartOf] = Reader(StartOf)
+FROM_LAUNCHER: Reader[StopRequest | NodeEnded] = Reader(StopRequest | NodeEnded)
+BY_LAUNCHER: Reader[Wrote | Ending] = Reader(Wrote | Ending)
+
+
+class LauncherLink(asyncio.Protocol):
+    """The coordinator's end."""
+
+    def __init__(self, on_message: Callable[[Any], object], on_gone: Callable[[], object]) -> None:
+        self._on_message, self._on_gone = on_message, on_gone
+        self._unpacker = Unpacker(FROM_LAUNCHER)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._unpacker.feed(data):
+            self._on_message(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_gone()
+
+    def send(self, message: Message) -> None:
+        if self._transport is not None:
+            self._transport.write(pack(message))
+
+    def close(self) -> None:
+        """After what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()

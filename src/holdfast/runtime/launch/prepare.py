@@ -1,0 +1,325 @@
+"""From a job file's words to what runs: model, data, and every plan the job will go through.
+
+Whatever can be refused is refused here, before any process starts: all plans are checked and
+dry-run, all changes between them planned, the data opened.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from holdfast.engine.data import DataSource, SyntheticTask, TokenFile
+from holdfast.engine.epoch import DTYPES, TrainerConfig, check_runnable
+from holdfast.engine.reports import Planned
+from holdfast.errors import HoldfastError
+from holdfast.models.llama import LlamaOptions
+from holdfast.models.model import LlamaModel
+from holdfast.observe.run_directory import checkpoint_folder
+from holdfast.plan.build import regular_plan
+from holdfast.plan.check import check_plan
+from holdfast.plan.model_catalog import llama_units
+from holdfast.plan.plan import Plan, Schedule, StateBytes
+from holdfast.plan.text import parse_plan
+from holdfast.plan.transition import Transition, plan_transition
+from holdfast.plan.units import Unit
+from holdfast.runtime.config.job_file import (
+    ChangeSection,
+    DataSection,
+    JobConfig,
+    ModelSection,
+    ParallelSection,
+)
+from holdfast.runtime.launch.job import Job, resolve_backend
+from holdfast.snapshot.checkpoints import choose_checkpoint
+
+
+def prepare_job(config: JobConfig) -> Job:
+    """Everything the job needs, checked; HoldfastError says in one line why it cannot run."""
+    units = model_units(config)
+    plans: list[Planned] = []
+    for place, at_step, section in _places(config):
+        try:
+            count = plans[0].plan.num_micro_batches if plans else config.data.micro_batches
+            plans.append(Planned(at_step, build_plan(section, units, count, config.job.dtype)))
+        except HoldfastError as error:
+            raise HoldfastError(f"{place}: {error}") from None
+    return _checked_job(config, plans)
+
+
+def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
+    """A job from plans that were made otherwise; what the config says of plans is not asked."""
+    first, *later = [
+        ParallelSection(plan=f"the plan from step {planned.at_step} on") for planned in plans
+    ]
+    changes = tuple(
+        ChangeSection(at_step=planned.at_step, parallel=section)
+        for planned, section in zip(plans[1:], later, strict=True)
+    )
+    config = msgspec.structs.replace(config, parallel=first, changes=changes)
+    fitted = [Planned(p.at_step, _with_state_bytes(p.plan, config.job.dtype)) for p in plans]
+    return _checked_job(config, fitted)
+
+
+def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
+    check_device(config)
+    _check_tls(config)
+    _check_steps(config, plans)
+    transitions: list[Transition] = []
+    for number, planned in enumerate(plans):
+        place = f"the plan from step {planned.at_step} on"
+        try:
+            check_plan(planned.plan)
+            check_runnable(planned.plan)
+            if number:
+                transitions.append(plan_transition(plans[number - 1].plan, planned.plan))
+        except HoldfastError as error:
+            raise HoldfastError(f"{place}: {error}") from None
+    _check_batches(plans)
+    job = Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
+    make_data(config, job.plans[0].plan.num_micro_batches)
+    return job
+
+
+def _places(config: JobConfig) -> list[tuple[str, int, ParallelSection]]:
+    """(how to name it in an error, first step, what the file says) of every plan."""
+    first = ("[parallel]", 0, config.parallel)
+    changes = [
+        (f"[[change]] at step {change.at_step}", change.at_step, change.parallel)
+        for change in config.changes
+    ]
+    return [first, *changes]
+
+
+def _check_tls(config: JobConfig) -> None:
+    cert, key = config.job.tls_cert, config.job.tls_key
+    if bool(cert) != bool(key):
+        raise HoldfastError(
+            f"job.tls_cert = {cert!r} and job.tls_key = {key!r}: TLS needs both, or neither"
+        )
+    for name, path in (("tls_cert", cert), ("tls_key", key)):
+        if path and not Path(path).is_file():
+            raise HoldfastError(f"job.{name} = {path!r}: there is no such file")
+
+
+def _check_steps(config: JobConfig, plans: list[Planned]) -> None:
+    previous = -1
+    for planned in plans:
+        if planned.at_step <= previous:
+            raise HoldfastError(
+                f"[[change]] at step {planned.at_step} comes after the one at step {previous}: "
+                f"steps must rise"
+            )
+        previous = planned.at_step
+    if previous >= config.job.steps:
+        raise HoldfastError(
+            f"[[change]] at step {previous} never happens: the job ends after step "
+            f"{config.job.steps - 1}"
+        )
+
+
+def _first_step(config: JobConfig, plans: list[Planned]) -> int:
+    """Where an earlier run is taken up; its checkpoint is whole, or the job is refused."""
+    if not config.job.resume:
+        return 0
+    found = choose_checkpoint(checkpoint_folder(config.job.resume), config.snapshot.load_step)
+    step = found.version.step
+    if step >= config.job.steps:
+        raise HoldfastError(f"{found.path}: job.steps = {config.job.steps}, nothing is left to do")
+    if len(plans) > 1 and plans[1].at_step <= step:
+        raise HoldfastError(
+            f"{found.path} is after the [[change]] at step {plans[1].at_step}: begin with the plan "
+            f"in force there, in [parallel]"
+        )
+    return step
+
+
+def _check_batches(plans: list[Planned]) -> None:
+    first = plans[0].plan.num_micro_batches
+    for planned in plans:
+        if planned.plan.num_micro_batches != first:
+            raise HoldfastError(
+                f"the plan from step {planned.at_step} on has {planned.plan.num_micro_batches} "
+                f"micro-batches, the first {first}: a step trains the same ones under every plan"
+            )
+
+
+# Plans.
+
+
+def model_units(config: JobConfig) -> tuple[Unit, ...]:
+    return llama_units(config.model.shape(), config.data.rows * config.data.seq_len)
+
+
+def build_plan(
+    section: ParallelSection, units: tuple[Unit, ...], num_micro_batches: int, dtype: str
+) -> Plan:
+    """`num_micro_batches` 0: as many as the plan wants."""
+    if section.plan:
+        plan = _plan_from_file(section, units)
+    else:
+        plan = _plan_from_degrees(section, units, num_micro_batches)
+    if num_micro_batches and plan.num_micro_batches != num_micro_batches:
+        raise HoldfastError(
+            f"{section.plan} has {plan.num_micro_batches} micro-batches, the job "
+            f"{num_micro_batches}: a step trains the same ones under every plan"
+        )
+    return _with_state_bytes(plan, dtype)
+
+
+def _plan_from_degrees(section: ParallelSection, units: tuple[Unit, ...], count: int) -> Plan:
+    if section.schedule == "explicit":
+        raise HoldfastError("an explicit schedule has one line per worker: write it in a plan file")
+    return regular_plan(
+        units,
+        replicas=section.replicas,
+        stages=section.stages,
+        tensor=section.tensor,
+        shard=section.shard,
+        virtual=section.virtual,
+        micro_batches=count or None,
+        schedule=Schedule(
+            section.schedule,
+            extra_in_flight=section.extra_in_flight,
+            recompute=section.recompute,
+        ),
+        split=_split(section.split),
+        devices_per_node=section.devices_per_node,
+    )
+
+
+def _split(split: str | tuple[int, ...]) -> str | tuple[int, ...]:
+    if isinstance(split, str) and re.fullmatch(r"\d+(\s*,\s*\d+)*", split):
+        return tuple(int(number) for number in split.split(","))
+    return split
+
+
+def _plan_from_file(section: ParallelSection, units: tuple[Unit, ...]) -> Plan:
+    others = _given_beside_plan(section)
+    if others:
+        raise HoldfastError(
+            f"plan = {section.plan!r} and {', '.join(others)} contradict each other: the file "
+            f"already says it; leave one out"
+        )
+    path = Path(section.plan)
+    try:
+        plan = parse_plan(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise HoldfastError(f"{path}: not a text file") from None
+    except OSError as error:
+        raise HoldfastError(f"{path}: {error.strerror}") from None
+    except HoldfastError as error:
+        raise HoldfastError(f"{path}: {error}") from None
+    _check_units(path, plan.units, units)
+    # Costs are those of this job's model and data, and equal in all its plans.
+    return msgspec.structs.replace(plan, units=units)
+
+
+def _given_beside_plan(section: ParallelSection) -> list[str]:
+    given, default = msgspec.structs.asdict(section), msgspec.structs.asdict(ParallelSection())
+    return [
+        f"{name} = {value!r}"
+        for name, value in given.items()
+        if name != "plan" and value != default[name]
+    ]
+
+
+def _check_units(path: Path, found: tuple[Unit, ...], units: tuple[Unit, ...]) -> None:
+    """A plan without units is for any model; one with units must be for this one."""
+    if not found:
+        return
+    if len(found) != len(units):
+        raise HoldfastError(
+            f"{path} is for a model of {len(found)} units ({found[0].name} .. {found[-1].name}), "
+            f"the job's has {len(units)} ({units[0].name} .. {units[-1].name})"
+        )
+    for theirs, ours in zip(found, units, strict=True):
+        if (theirs.name, theirs.tensors) != (ours.name, ours.tensors):
+            raise HoldfastError(
+                f"{path} is for another model: its unit {_describe(theirs)} is "
+                f"{_describe(ours)} in the job"
+            )
+
+
+def _describe(unit: Unit) -> str:
+    return f"{unit.name} ({unit.num_parameters} parameters in {len(unit.tensors)} tensors)"
+
+
+def _with_state_bytes(plan: Plan, dtype: str) -> Plan:
+    """What the engine really keeps per parameter: value, gradient and two moments, all alike."""
+    size = DTYPES[dtype].itemsize
+    real = StateBytes(parameter=size, gradient=size, optimizer=2 * size)
+    if plan.state_bytes not in (StateBytes(), real):
+        raise HoldfastError(
+            f"the plan counts {plan.state_bytes.kept} bytes of state per parameter, a {dtype} job "
+            f"keeps {real.kept}; leave [state_bytes] out"
+        )
+    return msgspec.structs.replace(plan, state_bytes=real)
+
+
+# Model, data, engine.
+
+
+def check_device(config: JobConfig) -> None:
+    if config.job.device == "cuda" and not torch.cuda.is_available():
+        raise HoldfastError("job.device = 'cuda', but torch finds no CUDA device here; use cpu")
+    if config.job.device == "cpu" and config.job.backend == "nccl":
+        raise HoldfastError("job.backend = 'nccl' moves CUDA tensors only, and job.device = 'cpu'")
+
+
+def make_model(section: ModelSection, seed: int) -> LlamaModel:
+    options = LlamaOptions(
+        dropout=section.dropout, rope_theta=section.rope_theta, norm_eps=section.norm_eps
+    )
+    return LlamaModel(section.shape(), options, seed)
+
+
+def make_data(config: JobConfig, num_micro_batches: int) -> DataSource:
+    data, vocab = config.data, config.model.shape().vocab
+    seed = config.job.seed if data.seed is None else data.seed
+    _check_data(data)
+    if data.kind == "tokens":
+        return TokenFile(
+            data.path,
+            data.seq_len,
+            data.rows,
+            seed,
+            num_micro_batches=num_micro_batches,
+            vocab=vocab,
+            dtype=data.dtype or None,
+        )
+    return SyntheticTask(vocab, data.seq_len, data.rows, seed, shortest=data.shortest or None)
+
+
+def _check_data(data: DataSection) -> None:
+    if data.kind == "tokens" and not data.path:
+        raise HoldfastError("data.kind = 'tokens' needs data.path, the token file")
+    if data.kind == "tokens" and data.shortest:
+        raise HoldfastError(
+            f"data.shortest = {data.shortest} is for synthetic data; windows of a token file all "
+            f"have {data.seq_len} tokens"
+        )
+    for key in ("path", "dtype"):
+        if data.kind == "synthetic" and getattr(data, key):
+            raise HoldfastError(
+                f"data.{key} = {getattr(data, key)!r} needs data.kind = 'tokens', it is 'synthetic'"
+            )
+
+
+def trainer_config(config: JobConfig, device: str, *, resume: str = "") -> TrainerConfig:
+    job = config.job
+    return TrainerConfig(
+        num_steps=job.steps,
+        seed=job.seed,
+        dtype=job.dtype,
+        device=device,
+        backend=resolve_backend(config),
+        host=job.host,
+        timeout_ms=max(1, int(job.timeout_s * 1000)),
+        verify=job.verify,
+        resume=resume,
+        feed_delay_ms=config.recovery.feed_delay_ms,
+        optimizer=config.optimizer,
+    )

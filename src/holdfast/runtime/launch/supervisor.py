@@ -1,0 +1,246 @@
+"""The launcher's processes: a coordinator, which is started again when it is lost, and an agent per
+node.
+
+One selector watches all of them, the two templates and the signals. `wait` gives back what
+happened; what it means is decided elsewhere. Use it as a context manager: whatever happens, nobody
+outlives it.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from holdfast.runtime.agent.agent import AgentSpec
+from holdfast.runtime.coordinator.failures import describe_exit
+from holdfast.runtime.launch.fork_server import (
+    Exited,
+    Forked,
+    ForkServerIdle,
+    Template,
+    TemplateGone,
+)
+from holdfast.runtime.launch.launcher_messages import (
+    BY_LAUNCHER,
+    CoordinatorSpec,
+    Ending,
+    StartOf,
+    Wrote,
+)
+from holdfast.runtime.launch.light_fork_server import Nursery
+from holdfast.runtime.launch.signals import SignalBox
+from holdfast.runtime.wire.frames import Unpacker, pack
+from holdfast.runtime.wire.message import Message
+
+END_DEADLINE_S = 10.0
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The coordinator wrote something down, or says that the job is over."""
+
+    message: Wrote | Ending
+
+
+class CoordinatorLost(msgspec.Struct, frozen=True):
+    how: str
+
+
+class AgentLost(msgspec.Struct, frozen=True):
+    node: str
+    how: str
+
+
+class Signalled(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Warmed(msgspec.Struct, frozen=True):
+    """One of the templates is ready to fork."""
+
+
+SupervisorNotice = Told | CoordinatorLost | AgentLost | Signalled | Warmed
+
+
+class _Child:
+    def __init__(self, name: str, ticket: int, sock: socket.socket) -> None:
+        self.name, self.ticket, self.socket = name, ticket, sock
+        self.unpacker = Unpacker(BY_LAUNCHER)
+        self.pid = 0
+
+
+class Supervisor:
+    def __init__(
+        self,
+        template: Template,
+        nursery: Nursery,
+        log_dir: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._template, self._nursery, self._log_dir, self._clock = (
+            template,
+            nursery,
+            log_dir,
+            clock,
+        )
+        self._coordinator: _Child | None = None
+        self._agents: dict[str, _Child] = {}
+        self._is_settled = True
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalBox()
+        self._selector.register(template, selectors.EVENT_READ, self._hear_template)
+        self._selector.register(nursery, selectors.EVENT_READ, self._hear_nursery)
+        self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._hear_signals)
+
+    # Starting.
+
+    def start_coordinator(self, spec: CoordinatorSpec, listener: socket.socket) -> None:
+        """On a bound socket that stays here: whoever connects meanwhile waits in it."""
+        self._coordinator = self._start("coordinator", StartOf(spec=spec), listener.fileno())
+        self._selector.register(
+            self._coordinator.socket, selectors.EVENT_READ, self._hear_coordinator
+        )
+
+    def start_agent(self, spec: AgentSpec) -> None:
+        self._is_settled = False
+        with self._template.attach() as control:
+            self._agents[spec.node] = self._start(
+                f"agent-{spec.node}", StartOf(spec=spec), control.fileno()
+            )
+
+    def _start(self, name: str, first: StartOf, own_fd: int) -> _Child:
+        ours, theirs = socket.socketpair()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        log_fd = os.open(self._log_dir / f"{name}.log", flags, 0o644)
+        try:
+            ticket = self._nursery.fork(theirs, log_fd, own_fd)
+        finally:
+            theirs.close()
+            os.close(log_fd)
+        child = _Child(name, ticket, ours)
+        with suppress(OSError):  # it may have ended already; how is told by the nursery
+            ours.sendall(pack(first))
+        return child
+
+    def tell(self, message: Message) -> None:
+        """To the coordinator, if there is one."""
+        if self._coordinator is not None:
+            with suppress(OSError):
+                self._coordinator.socket.sendall(pack(message))
+
+    # Listening.
+
+    def wait(self, deadline: float) -> list[SupervisorNotice]:
+        """What happened, at least one thing; nothing once the clock has passed `deadline`."""
+        notices: list[SupervisorNotice] = []
+        while not notices:
+            left = deadline - self._clock()
+            if left <= 0:
+                break
+            for key, _ in self._selector.select(left):
+                notices += key.data()
+        return notices
+
+    def _hear_signals(self) -> Iterator[SupervisorNotice]:
+        return (Signalled(number) for number in self._signals.drain())
+
+    def _hear_template(self) -> Iterator[SupervisorNotice]:
+        if isinstance(self._template.receive(), ForkServerIdle):
+            self._is_settled = True
+        else:
+            yield Warmed()
+
+    def _hear_nursery(self) -> Iterator[SupervisorNotice]:
+        match self._nursery.receive():
+            case Forked(ticket, pid):
+                for child in self._children():
+                    if child.ticket == ticket:
+                        child.pid = pid
+            case Exited(ticket, status):
+                yield from self._ended(ticket, status)
+            case _:
+                yield Warmed()
+
+    def _children(self) -> list[_Child]:
+        coordinator = [] if self._coordinator is None else [self._coordinator]
+        return [*coordinator, *self._agents.values()]
+
+    def _ended(self, ticket: int, status: int) -> Iterator[SupervisorNotice]:
+        """None of ours, if it belongs to an earlier run from the same templates."""
+        how = describe_exit(status)
+        coordinator = self._coordinator
+        if coordinator is not None and coordinator.ticket == ticket:
+            # What it said before it ended comes first.
+            while coordinator.socket.fileno() >= 0:
+                yield from self._hear_coordinator()
+            self._coordinator = None
+            yield CoordinatorLost(how)
+        for node, agent in list(self._agents.items()):
+            if agent.ticket == ticket:
+                agent.socket.close()
+                del self._agents[node]
+                yield AgentLost(node, how)
+
+    def _hear_coordinator(self) -> Iterator[SupervisorNotice]:
+        child = self._coordinator
+        if child is None or child.socket.fileno() < 0:
+            return
+        try:
+            data = child.socket.recv(2**18)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._selector.unregister(child.socket)
+            child.socket.close()
+            return
+        for message in child.unpacker.feed(data):
+            yield Told(message)
+
+    # Ending.
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._children()
+
+    def end(self) -> None:
+        """Kill whoever is left, and see that they and their workers are gone."""
+        for child in self._children():
+            if child.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+            else:  # only just being forked; it notices this
+                child.socket.shutdown(socket.SHUT_RDWR)
+        deadline = self._clock() + END_DEADLINE_S
+        # Without their template the kernel has ended them already.
+        with suppress(TemplateGone):
+            while not self.is_empty and self.wait(deadline):
+                pass
+            self._settle(deadline)
+
+    def _settle(self, deadline: float) -> None:
+        """Agents that were killed leave their workers to the template."""
+        if not self._is_settled:
+            self._template.settle()
+        while not self._is_settled and self._clock() < deadline:
+            for key, _ in self._selector.select(deadline - self._clock()):
+                list(key.data())
+
+    def close(self) -> None:
+        for child in self._children():
+            child.socket.close()
+        self._selector.close()
+        self._signals.close()
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        try:
+            self.end()
+        finally:
+            self.close()

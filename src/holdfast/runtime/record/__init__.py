@@ -1,0 +1,1 @@
+"""What a run leaves behind: run log, step aggregation, profile, final state."""

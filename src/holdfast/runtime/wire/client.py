@@ -1,0 +1,65 @@
+"""One question to the coordinator of a running job, for `holdfast status` and `holdfast inject`."""
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+from holdfast.observe.run_directory import ADDRESS, JOB
+from holdfast.runtime.wire.connection import client_tls, open_connection
+from holdfast.runtime.wire.frames import BY_CLIENT
+from holdfast.runtime.wire.message import Message
+from holdfast.runtime.wire.messages import ToClient
+from holdfast.runtime.wire.secret import ClientProof, ProofFailed, read_secret
+
+ANSWER_S = 10.0
+
+
+class NotRunning(HoldfastError):
+    """Nobody answers for this run."""
+
+
+def ask(
+    run_dir: Path, purpose: str, message: Message, environment: Mapping[str, str] | None = None
+) -> ToClient:
+    """The coordinator's answer."""
+    try:
+        host, _, port = (run_dir / ADDRESS).read_text(encoding="ascii").strip().rpartition(":")
+        secret = read_secret(run_dir, os.environ if environment is None else environment)
+        job = tomllib.loads((run_dir / JOB).read_text(encoding="utf-8"))["job"]
+    except FileNotFoundError as error:
+        raise HoldfastError(
+            f"{run_dir} is not the folder of a run that has begun: it has no {error.filename}"
+        ) from None
+    proof = ClientProof(secret, "client", purpose)
+    try:
+        return asyncio.run(_ask(host, int(port), proof, message, job.get("tls_cert", "")))
+    except ProofFailed as error:
+        raise HoldfastError(f"{run_dir}: {error}") from None
+    except (OSError, TimeoutError) as error:
+        raise NotRunning(f"{run_dir}: nobody answers at {host}:{port} ({error})") from None
+
+
+async def _ask(host: str, port: int, proof: ClientProof, message: Message, cert: str) -> ToClient:
+    answer: asyncio.Future[ToClient] = asyncio.get_running_loop().create_future()
+
+    def lost(why: str) -> None:
+        if not answer.done():
+            answer.set_exception(ConnectionError(why))
+
+    connection, _ = await open_connection(
+        host,
+        port,
+        proof,
+        BY_CLIENT,
+        tls=client_tls(cert),
+        on_message=answer.set_result,
+        on_lost=lost,
+    )
+    connection.send(message)
+    async with asyncio.timeout(ANSWER_S):
+        found = await answer
+    connection.close()
+    return found

@@ -1,0 +1,403 @@
+"""What the processes of a job say to each other, as values; how it is packed is in `wire`.
+
+    worker <-> agent         a socketpair; the agent passes most of it on and keeps the last state
+    agent <-> coordinator    TCP, after both have proved the job's secret
+    client <-> coordinator   the same, for `holdfast status` and `holdfast inject`
+
+The life of a worker, as messages:
+
+    it gets                                  it sends
+                                             Hello, at once
+    Assignment, always first                 StateMessage (said_hello)
+    OrderMessage: start, or a change
+      with itself as a joiner                StateMessage (pending, is_ready, epoch entered)
+                                             StepMessage after every step
+    OrderMessage: change                     StateMessage (pending), (is_ready), (epoch entered)
+                                             ChangeMessage: what entering it has cost
+    VoidMessage                              StateMessage (voided)
+                                             StateMessage (broken, blamed): waits for a freeze
+    FreezeMessage                            StateMessage (round, is_frozen, report)
+    OrderMessage: recover or restore         StateMessage (epoch entered), RecoveryMessage or
+                                             RestoreMessage
+                                             ArenaWanted, once in every epoch with snapshots
+    ArenaReady                               Sealed after every version
+    Stop                                     (takes part in the agreement of a step)
+                                             Measured, Finished, StateMessage (is_done); it waits
+    Leave                                    (it exits with 0)
+
+A state is told in full whenever something in it but the version changes; the version follows from
+the steps. Whoever exits without leave has failed, with Failed as its last words where it has any.
+"""
+
+import msgspec
+
+from holdfast.control.order import Freeze, Order
+from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.plan.profile import Profile
+from holdfast.runtime.agent.arenas import HeldArena
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.wire.message import Message
+from holdfast.runtime.wire.snapshot_messages import (
+    ArenaReady,
+    ArenaWanted,
+    Copied,
+    Copy,
+    CopySpec,
+    DropArenas,
+    Keeps,
+    Persist,
+    Persisted,
+    PersistSpec,
+    Sealed,
+    SnapshotEvery,
+    Unloadable,
+)
+
+# To a worker.
+
+
+class Assignment(Message, frozen=True, kw_only=True):
+    """Everything a worker needs to know; always the first message to it."""
+
+    worker: str
+    incarnation: int = 1
+    config: JobConfig
+    store_host: str
+    store_port: int
+    num_threads: int
+    final_dir: str
+    """Where parameters and moments are written at the end; empty = nowhere."""
+    memory: str = ""
+    """The job's name in shared memory; empty = there are no snapshots."""
+    checkpoints: str = ""
+    """Where checkpoints are written; empty = nowhere."""
+    resume: str = ""
+    """Where those of an earlier run are, which this one begins with."""
+    first_step: int = 0
+    faults: tuple[Fault, ...] = ()
+    """What it shall do to itself, when it gets there."""
+
+
+class OrderMessage(Message, frozen=True, kw_only=True):
+    order: Order
+
+
+class FreezeMessage(Message, frozen=True, kw_only=True):
+    freeze: Freeze
+
+
+class VoidMessage(Message, frozen=True, kw_only=True):
+    """The planned change of this number is cancelled: do not enter it."""
+
+    number: int
+    reason: str = ""
+
+
+class StopMessage(Message, frozen=True, kw_only=True):
+    """Ask for a stop at the next step boundary."""
+
+    reason: str = ""
+
+
+class LeaveMessage(Message, frozen=True, kw_only=True):
+    """Nobody needs this worker any more."""
+
+
+class FaultMessage(Message, frozen=True, kw_only=True):
+    """Do this to yourself."""
+
+    fault: Fault
+
+
+ToWorker = (
+    Assignment
+    | OrderMessage
+    | FreezeMessage
+    | VoidMessage
+    | StopMessage
+    | LeaveMessage
+    | FaultMessage
+    | ArenaReady
+    | SnapshotEvery
+    | PersistSpec
+    | Persist
+    | CopySpec
+    | Copy
+)
+
+
+# From a worker.
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """The process is there."""
+
+    pid: int
+
+
+class StateMessage(Message, frozen=True, kw_only=True):
+    """Something changed: all of it."""
+
+    state: WorkerState
+
+
+class StepMessage(Message, frozen=True, kw_only=True):
+    report: StepReport
+
+
+class ChangeMessage(Message, frozen=True, kw_only=True):
+    """A planned change was entered: what it cost here."""
+
+    report: ChangeReport
+
+
+class RecoveryMessage(Message, frozen=True, kw_only=True):
+    """A recovery is over: what it cost here."""
+
+    report: RecoveryReport
+
+
+class RestoreMessage(Message, frozen=True, kw_only=True):
+    """A snapshot was loaded: what it cost here."""
+
+    report: RestoreReport
+
+
+class Measured(Message, frozen=True, kw_only=True):
+    """Times of one epoch, warm-up left out."""
+
+    epoch: int
+    profile: Profile
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """All steps are done, or an agreed stop; the worker waits to be dismissed."""
+
+    epoch: int
+    next_step: int
+    staging_bytes: int
+    final_bytes: int
+
+
+class Struck(Message, frozen=True, kw_only=True):
+    """A fault on purpose is about to happen to it."""
+
+    kind: str
+    step: int
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """Last words before an exit."""
+
+    line: str
+    is_consequence: bool
+    """A group broke: most likely because of somebody else."""
+
+
+FromWorker = (
+    Hello
+    | StateMessage
+    | StepMessage
+    | ChangeMessage
+    | RecoveryMessage
+    | RestoreMessage
+    | ArenaWanted
+    | Sealed
+    | Persisted
+    | Copied
+    | Unloadable
+    | Measured
+    | Finished
+    | Struck
+    | Failed
+)
+
+
+# From an agent.
+
+
+class NodeState(Message, frozen=True, kw_only=True):
+    """Everything about a node; the first message on every connection."""
+
+    node: str
+    agent: str
+    """Differs for every agent process."""
+    places: tuple[str, ...]
+    """Workers that can be started there."""
+    workers: tuple[WorkerState, ...] = ()
+    """All whose process exists."""
+    pids: dict[str, int] = msgspec.field(default_factory=dict)
+    arenas: tuple[HeldArena, ...] = ()
+
+
+class WorkerStarted(Message, frozen=True, kw_only=True):
+    """Its process exists."""
+
+    member: Member
+    pid: int
+
+
+class WorkerExitedMessage(Message, frozen=True, kw_only=True):
+    """It ended and is reaped: its name may be used again."""
+
+    member: Member
+    status: int
+    """Exit code, or minus the signal that ended it."""
+    last_words: str = ""
+    """Its own, where it has told why."""
+
+
+class Relayed(Message, frozen=True, kw_only=True):
+    """A worker said this."""
+
+    member: Member
+    message: FromWorker
+
+
+class ProgressPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a worker is, from its progress page."""
+
+    step: int
+    action: int
+    since_ms: int
+    """By the node's clock, as `Beat.sent_ms`."""
+    silent_ms: int
+    """How long its beats have been missing; 0 = they come."""
+    is_stopped: bool = False
+    """By a signal."""
+    is_busy: bool = False
+    """It uses a processor, or waits for one; only looked at where it has not moved for a while."""
+
+
+class Beat(Message, frozen=True, kw_only=True):
+    """The agent lives; of its workers only what differs from the beat before."""
+
+    sent_ms: int
+    places: dict[str, ProgressPlace] = msgspec.field(default_factory=dict)
+
+
+ToCoordinator = (
+    NodeState | WorkerStarted | WorkerExitedMessage | Relayed | Beat | Keeps | Persisted | Copied
+)
+
+
+# To an agent.
+
+
+class StartWorker(Message, frozen=True, kw_only=True):
+    """Start this incarnation, once whoever had the name before is reaped."""
+
+    member: Member
+
+
+class KillWorker(Message, frozen=True, kw_only=True):
+    member: Member
+    reason: str
+
+
+class ToMember(Message, frozen=True, kw_only=True):
+    """For one worker, if it is this incarnation."""
+
+    member: Member
+    message: ToWorker
+
+
+class OrderForNode(Message, frozen=True, kw_only=True):
+    """One order for workers of a node: the common part once, and only what changed of it."""
+
+    order: bytes
+    """An `Order` without share, packed; `incarnations` are only those that differ from `since`."""
+    since: int
+    """The order whose incarnations these complete; 0 = they are all here."""
+    gone: tuple[str, ...] = ()
+    """Workers of `since` that have no place in this one."""
+    shares: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """Per worker, its `Share`, packed; empty bytes = none."""
+
+
+class InjectFault(Message, frozen=True, kw_only=True):
+    fault: Fault
+
+
+class StepsRecorded(Message, frozen=True, kw_only=True):
+    """All steps before this one are written down: nobody needs to tell them again."""
+
+    step: int
+
+
+class EndNode(Message, frozen=True, kw_only=True):
+    """The job is over: end the workers, and yourself."""
+
+
+ToAgent = (
+    StartWorker
+    | KillWorker
+    | ToMember
+    | OrderForNode
+    | InjectFault
+    | StepsRecorded
+    | EndNode
+    | DropArenas
+    | SnapshotEvery
+    | Persist
+    | Copy
+)
+
+
+# Clients.
+
+
+class StatusRequest(Message, frozen=True, kw_only=True):
+    pass
+
+
+class StatusReply(Message, frozen=True, kw_only=True):
+    status: bytes
+    """JSON, as `holdfast status --json` prints it."""
+
+
+class InjectRequest(Message, frozen=True, kw_only=True):
+    fault: Fault
+
+
+class Done(Message, frozen=True, kw_only=True):
+    text: str
+    ok: bool = True
+
+
+FromClient = StatusRequest | InjectRequest
+ToClient = StatusReply | Done
+
+
+# Before any of it: mutual proof of the secret.
+
+
+class Challenge(Message, frozen=True, kw_only=True):
+    """The server's first message: prove that you know the secret."""
+
+    protocol: int
+    nonce: bytes
+
+
+class SecretProof(Message, frozen=True, kw_only=True):
+    protocol: int
+    role: str
+    """agent or client"""
+    name: str
+    """The node's name, or the client's purpose."""
+    nonce: bytes
+    proof: bytes
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """The server's own proof; from here on messages are large."""
+
+    proof: bytes
+    term: int
+    """Of this coordinator. It holds for the whole connection, so it is in no other message."""
+
+
+Handshake = Challenge | SecretProof | Welcome

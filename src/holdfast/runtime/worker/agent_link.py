@@ -1,0 +1,190 @@
+"""Between a worker's trainer and its agent: words come down, states and reports go up.
+
+A thread of its own listens, so that a freeze can end whatever the trainer is blocked in. If the
+agent is gone, the worker ends at once.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
+from holdfast.control.state import WorkerState
+from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
+from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.engine.trainer import Trainer
+from holdfast.errors import InternalError
+from holdfast.plan.plan import Plan
+from holdfast.runtime.agent.arenas import Layouts, pack_layouts
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.record.final_state import write_final
+from holdfast.runtime.wire import messages
+from holdfast.runtime.wire.frames import Channel, WireError
+from holdfast.runtime.wire.messages import (
+    Assignment,
+    ChangeMessage,
+    FaultMessage,
+    Finished,
+    FreezeMessage,
+    Measured,
+    OrderMessage,
+    RecoveryMessage,
+    RestoreMessage,
+    StateMessage,
+    StepMessage,
+    ToWorker,
+    VoidMessage,
+)
+from holdfast.runtime.wire.snapshot_messages import ArenaReady, ArenaWanted, Sealed, SnapshotEvery
+from holdfast.snapshot.layout import Version
+
+WARM_UP_STEPS = 2
+"""Of every epoch; left out of what is measured."""
+
+
+class WorkerLink:
+    """(Link, Keeper) One worker's connection to those who decide, and to its node's memory."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        channel: Channel[ToWorker],
+        *,
+        on_gone: Callable[[], object],
+        on_fault: Callable[[Fault], object],
+    ) -> None:
+        """`on_gone` and `on_fault` are called on another thread."""
+        self._assignment, self._channel = assignment, channel
+        self._on_gone, self._on_fault = on_gone, on_fault
+        self.newest_freeze = 0
+        self.trainer: Trainer | None = None
+        self._interrupt: Callable[[str], None] = lambda reason: None
+        self._words: queue.SimpleQueue[WorkerMessage] = queue.SimpleQueue()
+        self._epoch = 0
+        self._num_steps_of_epoch = 0
+        self._warm_up: dict[Sample, deque[float]] = {}
+        self._plan: Plan | None = None
+        """Under which the last step was done."""
+
+    def listen(self) -> None:
+        """From now on."""
+        threading.Thread(target=self._listen, daemon=True, name="orders").start()
+
+    def _listen(self) -> None:
+        with suppress(OSError, WireError):
+            while (message := self._channel.receive()) is not None:
+                self._hear(message)
+        self._on_gone()
+
+    def _hear(self, message: ToWorker) -> None:
+        match message:
+            case FreezeMessage(freeze=freeze):
+                self.newest_freeze = max(self.newest_freeze, freeze.round)
+                self._words.put(freeze)
+                self._interrupt(freeze.reason or f"round {freeze.round}")
+            case OrderMessage(order=order):
+                self._words.put(order)
+            case VoidMessage(number=number, reason=reason):
+                self._words.put(Void(number, reason))
+            case messages.StopMessage(reason=reason):
+                self._words.put(Stop(reason))
+            case messages.LeaveMessage():
+                self._words.put(Leave())
+            case FaultMessage(fault=fault):
+                self._on_fault(fault)
+            case ArenaReady(plan=plan, path=path):
+                if self.trainer is not None and self.trainer.snapshots is not None:
+                    self.trainer.snapshots.give(plan, path)
+            case SnapshotEvery(every=every):
+                if self.trainer is not None and self.trainer.snapshots is not None:
+                    self.trainer.snapshots.set_every(every)
+            case _:
+                raise InternalError(f"{type(message).__name__} is nothing for one who trains")
+
+    # What the trainer asks for and tells.
+
+    def on_freeze(self, call: Callable[[str], None]) -> None:
+        self._interrupt = call
+
+    def wait(self, timeout_s: float) -> WorkerMessage | None:
+        try:
+            return self._words.get(timeout=timeout_s) if timeout_s else self._words.get_nowait()
+        except queue.Empty:
+            return None
+
+    def tell(self, state: WorkerState) -> None:
+        self._channel.send(StateMessage(state=state))
+        if state.epoch != self._epoch:
+            self._begin_epoch(state.epoch)
+
+    def step_done(self, report: StepReport) -> None:
+        self._channel.send(StepMessage(report=report))
+        trainer = self.trainer
+        assert trainer is not None
+        self._plan = trainer.plan
+        self._num_steps_of_epoch += 1
+        if self._num_steps_of_epoch == WARM_UP_STEPS:
+            self._warm_up = dict(trainer.stopwatch.samples)
+            trainer.stopwatch.clear()
+
+    def plan_changed(self, report: ChangeReport) -> None:
+        self._channel.send(ChangeMessage(report=report))
+
+    def recovered(self, report: RecoveryReport) -> None:
+        self._channel.send(RecoveryMessage(report=report))
+
+    def restored(self, report: RestoreReport) -> None:
+        self._channel.send(RestoreMessage(report=report))
+
+    def want_arena(self, layouts: Layouts) -> None:
+        self._channel.send(ArenaWanted(layouts=pack_layouts(layouts)))
+
+    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
+        self._channel.send(Sealed(plan=plan, version=version, wait_s=wait_s))
+
+    def finished(self, next_step: int) -> None:
+        trainer, assignment = self.trainer, self._assignment
+        assert trainer is not None
+        self.send_measured(probe=next_step == assignment.config.job.steps)
+        final_bytes = 0
+        if assignment.final_dir and trainer.slices:
+            final_bytes = write_final(
+                assignment.final_dir, assignment.worker, self._epoch, next_step, trainer.slices
+            )
+        self._channel.send(
+            Finished(
+                epoch=self._epoch,
+                next_step=next_step,
+                staging_bytes=trainer.staging_bytes,
+                final_bytes=final_bytes,
+            )
+        )
+
+    # Times.
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """What was measured so far is of the epoch before."""
+        self.send_measured(probe=False)
+        self._epoch, self._num_steps_of_epoch, self._warm_up = epoch, 0, {}
+
+    def send_measured(self, *, probe: bool) -> None:
+        """The times of the epoch that ends; of its warm-up where there was nothing else.
+
+        Probing links takes everybody with a role, so all of them must want it, or none.
+        """
+        trainer, plan = self.trainer, self._plan
+        if trainer is None or plan is None or not self._num_steps_of_epoch:
+            return
+        stopwatch = trainer.stopwatch
+        if not stopwatch.samples:
+            stopwatch.samples.update(self._warm_up)
+        if probe:
+            profile = trainer.profile()
+        else:
+            medians = stopwatch.medians()
+            costs = unit_costs(medians, plan)
+            profile = make_profile(costs, medians, Probe(), plan, self._assignment.worker)
+        self._channel.send(Measured(epoch=self._epoch, profile=profile))
+        stopwatch.clear()

@@ -1,0 +1,108 @@
+"""One worker process: gets its assignment, obeys orders, trains, reports, leaves when told to.
+
+Forked from the template, so everything is imported. The main thread trains; others listen, beat,
+and build what comes next. If its agent is gone, the worker ends at once.
+"""
+
+import os
+import socket
+import traceback
+
+import torch
+
+from holdfast.control.report import Member
+from holdfast.engine.groups import GroupBroken, first_line
+from holdfast.engine.interpreter import Hooks
+from holdfast.engine.loading import CannotRestore
+from holdfast.engine.trainer import Trainer
+from holdfast.errors import HoldfastError, InternalError
+from holdfast.plan.workers import parse_worker
+from holdfast.runtime.agent.arenas import snapshot_options
+from holdfast.runtime.agent.copying import run_copying
+from holdfast.runtime.agent.persisting import run_persisting
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.faults.in_worker import WorkerFaults
+from holdfast.runtime.launch.prepare import make_data, make_model, trainer_config
+from holdfast.runtime.launch.store import connect_store
+from holdfast.runtime.wire.frames import BY_WORKER, Channel
+from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, ToWorker
+from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec, Unloadable
+from holdfast.runtime.worker.agent_link import WorkerLink
+from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
+
+
+def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
+    """A worker's whole life; its exit code. `page_fd`: where it shows its progress."""
+    page = ProgressPage(page_fd if page_fd >= 0 else make_page_file())
+    start_beating(page)
+    channel = Channel(sock, BY_WORKER)
+    channel.send(Hello(pid=os.getpid()))
+    assignment = channel.receive()
+    if assignment is None:
+        return 1
+    if isinstance(assignment, PersistSpec):
+        return run_persisting(assignment, channel)
+    if isinstance(assignment, CopySpec):
+        return run_copying(assignment, channel)
+    if not isinstance(assignment, Assignment):
+        raise InternalError(f"the first message is a {type(assignment).__name__}")
+    try:
+        _train(assignment, channel, page)
+    except Exception as error:
+        traceback.print_exc()
+        if isinstance(error, CannotRestore):
+            channel.send(Unloadable(version=error.version, reason=str(error)))
+        channel.send(explain_failure(error))
+        return 1
+    return 0
+
+
+def explain_failure(error: Exception) -> Failed:
+    """An error in one line; the traceback is in the log."""
+    text = first_line(error)
+    line = text if isinstance(error, HoldfastError) else f"{type(error).__name__}: {text}"
+    return Failed(line=line, is_consequence=isinstance(error, GroupBroken))
+
+
+def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPage) -> None:
+    torch.set_num_threads(assignment.num_threads)
+    config = assignment.config
+    faults = WorkerFaults(
+        assignment.faults,
+        page,
+        announce=lambda fault, step: channel.send(Struck(kind=fault.kind, step=step)),
+    )
+    link = WorkerLink(assignment, channel, on_gone=_end_at_once, on_fault=faults.strike)
+    trainer = Trainer(
+        Member(assignment.worker, assignment.incarnation),
+        model=make_model(config.model, config.job.seed),
+        data=make_data(config, config.data.micro_batches),
+        config=trainer_config(
+            config, pick_device(config, assignment.worker), resume=assignment.resume
+        ),
+        store=connect_store(assignment.store_host, assignment.store_port),
+        link=link,
+        hooks=Hooks(progress=faults.progress, phase=faults.phase),
+    )
+    link.trainer = trainer
+    if assignment.memory:
+        options = snapshot_options(config, assignment.memory, assignment.checkpoints)
+        trainer.keep_snapshots(options, link)
+    link.listen()
+    link.tell(trainer.ledger.state())
+    trainer.run()
+    trainer.close()
+
+
+def pick_device(config: JobConfig, worker: str) -> str:
+    if config.job.device != "cuda":
+        return config.job.device
+    _, device = parse_worker(worker)
+    index = device % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return f"cuda:{index}"
+
+
+def _end_at_once() -> None:
+    print("the agent is gone", flush=True)
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""Schedules: in which order every worker computes."""

@@ -1,0 +1,66 @@
+"""What is left after a loss is a valid plan that moves nothing, or the loss is named."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import HoldfastError
+from holdfast.plan.build import regular_plan
+from holdfast.plan.check import check_plan
+from holdfast.plan.plan import Plan, Schedule, Stage
+from holdfast.plan.transition import plan_transition
+from holdfast.plan.without_workers import without_workers
+from support.random_plans import irregular_plans, make_units
+
+
+def survive(plan: Plan, gone: set[str]) -> tuple[Plan, tuple[Stage, ...]] | None:
+    try:
+        return without_workers(plan, gone)
+    except HoldfastError:
+        return None
+
+
+@settings(max_examples=80)
+@given(irregular_plans(), st.data())
+def test_survivors_form_a_valid_plan_or_units_are_gone(plan: Plan, data: st.DataObject) -> None:
+    gone = data.draw(st.sets(st.sampled_from(plan.workers), min_size=1, max_size=2))
+    stages = [s for s in plan.stages if gone.isdisjoint(s.workers)]
+    held = {unit for stage in stages for unit in range(stage.first, stage.stop)}
+    if held != set(range(len(plan.units))):
+        assert survive(plan, gone) is None  # every micro-batch passes every unit
+        return
+    found = survive(plan, gone)
+    if found is None:
+        return  # every holder of a unit is on the micro-batch's way already
+    smaller, lost = found
+    check_plan(smaller)
+    assert {stage.name for stage in lost} == {s.name for s in plan.stages} - {
+        s.name for s in smaller.stages
+    }
+    assert plan_transition(plan, smaller, gone).moves == ()
+
+
+def test_a_lost_stage_is_replaced_stage_by_stage() -> None:
+    plan = regular_plan(make_units(4), replicas=3, stages=2, micro_batches=6)
+    smaller, lost = without_workers(plan, ["n0.g1"])
+    assert [stage.name for stage in lost] == ["r0.s1"]
+    assert [[hop.stage for hop in route] for route in smaller.routes[:2]] == [
+        ["r0.s0", "r1.s1"],
+        ["r0.s0", "r2.s1"],
+    ]
+    assert smaller.routes[2:] == plan.routes[2:]
+
+
+def test_a_lost_replica_goes_to_one_other() -> None:
+    plan = regular_plan(make_units(4), replicas=2, stages=2, micro_batches=4)
+    smaller, _ = without_workers(plan, ["n0.g0", "n0.g1"])
+    assert [hop.stage for hop in smaller.routes[0]] == ["r1.s0", "r1.s1"]
+
+
+def test_what_cannot_go_on_says_why() -> None:
+    plan = regular_plan(make_units(4), stages=2, micro_batches=4)
+    with pytest.raises(HoldfastError, match=r"r0.s1 is lost.* units 2-3"):
+        without_workers(plan, ["n0.g1"])
+    fixed = Plan(plan.units, plan.stages, plan.routes, Schedule("explicit"))
+    with pytest.raises(HoldfastError, match="explicit"):
+        without_workers(fixed, ["n0.g1"])

@@ -1,0 +1,207 @@
+"""The agent makes memory for those who ask, says what is in it, and has checkpoints written."""
+
+import asyncio
+
+import pytest
+
+from holdfast.plan.build import regular_plan
+from holdfast.runtime.agent import snapshots as agent_snapshots
+from holdfast.runtime.agent.arenas import Arenas, pack_layouts
+from holdfast.runtime.agent.snapshots import AgentSnapshots
+from holdfast.runtime.config.job_file import JobConfig, JobSection, SnapshotSection
+from holdfast.runtime.launch.fork_server import Exited, Forked
+from holdfast.runtime.wire.messages import Assignment
+from holdfast.runtime.wire.snapshot_messages import (
+    ArenaReady,
+    ArenaWanted,
+    Copied,
+    Copy,
+    CopySpec,
+    DropArenas,
+    Keeps,
+    Persist,
+    Persisted,
+    PersistSpec,
+    Sealed,
+)
+from holdfast.snapshot.layout import Version
+from holdfast.snapshot.share import plan_shares
+from support.random_plans import make_units
+
+MINE, LATER = (
+    plan_shares(
+        regular_plan(make_units(2), replicas=2, micro_batches=n, devices_per_node=1)
+    ).layouts[0]
+    for n in (2, 4)
+)
+_SHARES = plan_shares(regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1))
+STAGES = (_SHARES.layouts[0], *(copy for copy in _SHARES.copies if copy.node == "n0"))
+V1 = Version(1, 1)
+
+
+class Process:
+    """Stands for a worker, or for the one that writes."""
+
+    ticket = 5
+
+    def __init__(self, member=None, *_):
+        self.name = member.name if member is not None else "n0.g0"
+        self.sent, self.calls = [], []
+
+    def send(self, message):
+        self.sent.append(message)
+
+    def forked(self, pid):
+        self.calls.append(pid)
+
+    def ended(self):
+        self.calls.append("ended")
+
+    def give_back(self):
+        self.calls.append("given back")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def agent(tmp_path, told, monkeypatch):
+    monkeypatch.setattr(agent_snapshots, "Arenas", lambda job: Arenas(job, tmp_path))
+    monkeypatch.setattr(agent_snapshots, "WorkerProcess", Process)
+    config = JobConfig(
+        job=JobSection(steps=1), snapshot=SnapshotSection(every=1, persist_every_steps=7)
+    )
+    assignment = Assignment(
+        worker="",
+        config=config,
+        store_host="",
+        store_port=1,
+        num_threads=1,
+        final_dir="",
+        memory="j",
+        checkpoints="c",
+    )
+    agent = AgentSnapshots("n0", assignment, None, tmp_path, told.append)
+    yield agent
+    agent.close()
+
+
+def ask(agent, worker, *layouts):
+    async def talk():
+        agent.hear(worker, ArenaWanted(layouts=pack_layouts(layouts)))
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others)
+
+    asyncio.run(talk())
+
+
+def test_memory_for_one_who_asks(agent, tmp_path):
+    worker = Process()
+    ask(agent, worker, MINE)
+    (ready,) = worker.sent
+    assert isinstance(ready, ArenaReady)
+    assert (ready.plan, ready.path.startswith(str(tmp_path))) == (MINE.plan, True)
+
+
+def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Arenas, "make", fail)
+    worker = Process()
+    ask(agent, worker, MINE)
+    assert worker.sent == []
+    assert "no arena for n0.g0" in capsys.readouterr().out
+
+
+def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, capsys):
+    make = Arenas.make
+
+    def fail(arenas, layouts):
+        if layouts[0].is_copy:
+            raise OSError(28, "No space left on device")
+        return make(arenas, layouts)
+
+    monkeypatch.setattr(Arenas, "make", fail)
+    worker = Process()
+    ask(agent, worker, *STAGES)
+    assert len(worker.sent) == len(agent.held()) == 1
+    assert "No space left" in capsys.readouterr().out
+
+
+def test_a_sealed_version_is_told(agent, told):
+    ask(agent, Process(), MINE)
+    agent.hear(Process(), Sealed(plan=MINE.plan, version=V1, wait_s=0.5))
+    (keeps,) = told
+    assert isinstance(keeps, Keeps)
+    assert [held.worker for held in keeps.arenas] == ["n0.g0"]
+    assert keeps.waits_s == {Process().name: 0.5}
+
+
+def test_only_what_nobody_uses_is_dropped(agent, told):
+    worker = Process()
+    ask(agent, worker, MINE)
+    agent.obey(DropArenas(version=V1, plan=LATER.plan))
+    assert len(agent.held()) == 1, "the worker is still in it"
+    ask(agent, worker, LATER)
+    agent.obey(DropArenas(version=V1, plan=LATER.plan))
+    assert [held.plan for held in agent.held()] == [LATER.plan]
+    assert len(told) == 1
+
+
+def test_checkpoints_are_written_by_a_process_of_their_own(agent, told):
+    agent.obey(Persist(version=V1))
+    writer = agent._aides["checkpoints"]
+    spec, offer = writer.sent
+    assert isinstance(spec, PersistSpec)
+    assert (spec.memory, spec.checkpoints, spec.every_steps) == ("j", "c", 7)
+    assert offer == Persist(version=V1)
+    assert agent.heard(Forked(5, 77))
+    written = Persisted(version=V1, reason="", seconds=0.1, path="p")
+    agent._hear_aide(writer, written)
+    assert told == [written]
+    assert agent.heard(Exited(5, 0))
+    assert writer.calls == [77, "ended"]
+    assert not agent.heard(Exited(5, 0))
+    agent.obey(Persist(version=V1))
+    assert agent._aides["checkpoints"] is not writer
+
+
+def test_copies_are_made_by_a_process_of_their_own(agent, told):
+    ask(agent, Process(), *STAGES)
+    copy = Copy(version=V1, plan=STAGES[0].plan)
+    agent.obey(copy)
+    keeper = agent._aides["copies"]
+    assert keeper.sent == [CopySpec(memory="j", node="n0"), copy]
+    agent._hear_aide(keeper, Copied(version=V1))
+    assert [type(message) for message in told] == [Keeps, Copied], "what it has, then that it is"
+
+
+def test_a_process_that_ended_has_not_copied(agent, told):
+    ask(agent, Process(), *STAGES)
+    agent.obey(Copy(version=V1, plan=STAGES[0].plan))
+    assert agent.heard(Exited(5, -9))
+    assert told[-1] == Copied(version=V1, error="its process has ended")
+    assert agent._aides == {}
+
+
+def test_a_node_that_keeps_no_copies_starts_no_process(agent):
+    ask(agent, Process(), MINE)
+    agent.obey(Copy(version=V1, plan=MINE.plan))
+    assert agent._aides == {}
+
+
+def test_when_a_worker_ends_it_is_told_what_is_left(agent, told, tmp_path):
+    ask(agent, Process(), MINE)
+    for path in tmp_path.glob("*~*"):
+        path.unlink()
+    assert not agent.heard(Exited(77, -9))
+    assert told == [Keeps(arenas=())]
+
+
+def test_a_lost_node_has_no_memory(agent, tmp_path):
+    ask(agent, Process(), MINE)
+    agent.lose()
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == []

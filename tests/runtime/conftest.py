@@ -1,0 +1,50 @@
+"""Jobs small enough to run in a second, and a look at what they leave behind."""
+
+import os
+
+import psutil
+import pytest
+
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    ParallelSection,
+    RecoverySection,
+)
+from holdfast.runtime.launch.prepare import prepare_job
+from support.held import held, new_since
+
+
+@pytest.fixture
+def nothing_left(template):
+    """No worker outlives its test, and no file or thread stays here."""
+    before = held()
+    yield
+    for pid in (template.pid, template.nursery.pid):
+        assert psutil.Process(pid).children(recursive=True) == []
+    assert new_since(before) == []
+
+
+@pytest.fixture
+def tiny_job(tmp_path):
+    """A job by the keys of its sections, with a model of two blocks."""
+
+    def make(steps=4, changes=(), parallel=None, data=None, recovery=None, faults=(), **job):
+        job.setdefault("run_dir", os.fspath(tmp_path / "run"))
+        job.setdefault("timeout_s", 30.0)
+        job.setdefault("threads", 1)
+        return prepare_job(
+            JobConfig(
+                job=JobSection(steps=steps, **job),
+                model=ModelSection(num_layers=2, dim=32, hidden=64, num_heads=4, num_kv_heads=2),
+                data=data or DataSection(seq_len=8, micro_batches=4),
+                parallel=parallel or ParallelSection(),
+                changes=tuple(changes),
+                recovery=recovery or RecoverySection(),
+                faults=tuple(faults),
+            )
+        )
+
+    return make

@@ -1,0 +1,94 @@
+import msgspec
+import pytest
+
+from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
+from holdfast.observe.events import FaultInjected
+from holdfast.observe.run_directory import create_run_directory
+from holdfast.runtime.coordinator.admin_api import AdminApi
+from holdfast.runtime.coordinator.dispatch import Dispatch
+from holdfast.runtime.coordinator.status import Status
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.record.run_log import RunLog
+from holdfast.runtime.wire.connection import Strangers
+from holdfast.runtime.wire.messages import (
+    Done,
+    InjectFault,
+    InjectRequest,
+    StatusReply,
+    StatusRequest,
+)
+
+
+class FakeConnection:
+    def __init__(self):
+        self.sent = []
+
+    def send(self, message):
+        self.sent.append(message)
+        return 1
+
+
+@pytest.fixture
+def node():
+    return FakeConnection()
+
+
+@pytest.fixture
+def make(tiny_job, tmp_path, node):
+    """A desk with one worker on one node."""
+    opened = []
+
+    def desk(faults=()):
+        job = tiny_job(faults=faults)
+        run_dir = create_run_directory(str(tmp_path / "run"), "x").path
+        spec = CoordinatorSpec(
+            run_dir=str(run_dir),
+            secret="",
+            config=job.config,
+            plans=job.plans,
+            backend="gloo",
+            began_ms=0,
+        )
+        opened.append(RunLog(run_dir, job.plans[0].plan, "gloo", lambda: 0.0))
+        dispatch = Dispatch()
+        dispatch.connect("n0", node)
+        states = {"n0.g0": WorkerState(member=Member("n0.g0", 1))}
+        strangers = Strangers(print, lambda: 0.0)
+        return AdminApi(spec, opened[-1], dispatch, strangers, states, 0), opened[-1]
+
+    yield desk
+    for chronicle in opened:
+        chronicle.close()
+
+
+def test_how_the_job_is_doing(make):
+    reply = make()[0].serve(StatusRequest())
+    assert isinstance(reply, StatusReply)
+    status = msgspec.json.decode(reply.status, type=Status)
+    assert [worker.name for worker in status.workers] == ["n0.g0"]
+    assert status.nodes == ("n0",)
+
+
+def test_a_fault_is_written_down_and_goes_to_its_node(make, node):
+    desk, chronicle = make()
+    answer = desk.serve(InjectRequest(fault=Fault(kind="SIGKILL", target="r0.s0")))
+    assert answer == Done(text="SIGKILL for n0.g0, after 0 steps")
+    assert node.sent == [InjectFault(fault=Fault(kind="SIGKILL", target="n0.g0"))]
+    (told,) = chronicle.recent
+    assert isinstance(told, FaultInjected)
+    assert (told.fault, told.target, told.step) == ("SIGKILL", "n0.g0", 0)
+
+
+def test_somebody_unknown_is_refused(make, node):
+    answer = make()[0].serve(InjectRequest(fault=Fault(kind="SIGKILL", target="n9.g0")))
+    assert not answer.ok
+    assert node.sent == []
+
+
+def test_the_job_files_faults_come_when_they_are_due(make, node):
+    desk, _ = make([Fault(kind="SIGSTOP", at_step=0), Fault(kind="SIGSTOP", at_step=1)])
+    desk.inject_due(0)
+    desk.inject_due(0)
+    assert [told.fault.at_step for told in node.sent] == [0]

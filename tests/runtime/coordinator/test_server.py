@@ -1,0 +1,245 @@
+"""A coordinator in a run of real processes: lost, asked, attacked, and told to break things."""
+
+import os
+import signal
+
+import numpy as np
+import psutil
+import pytest
+
+from holdfast.observe.events import (
+    CoordinatorStarted,
+    FaultInjected,
+    PlanChanged,
+    Recovered,
+    StepDone,
+    WorkersReady,
+)
+from holdfast.observe.journal import read_journal
+from holdfast.runtime.config.job_file import ParallelSection, RecoverySection
+from holdfast.runtime.coordinator.server import CoordinatorServer, settings_of
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.wire.client import ask
+from holdfast.runtime.wire.messages import Beat, Done, InjectRequest, StatusReply, StatusRequest
+from holdfast.runtime.worker.progress_page import now_ms
+from support.strangers import attack_in_many_ways
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+SHAPE = ParallelSection(replicas=2, stages=2, devices_per_node=2)
+PATIENT = RecoverySection(hang_floor_ms=20_000)
+"""Test machines are loaded: nobody is called hung here."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """Losses of the run that nothing happens to; made when first asked for."""
+    return []
+
+
+@pytest.fixture
+def run(tiny_job, template, tmp_path, undisturbed):
+    """A run with something done to it, compared with the one that nothing happens to."""
+
+    def start(actions=None, until=None, **job):
+        pids, told = {}, []
+
+        def on_event(event):
+            told.append(event)
+            if isinstance(event, WorkersReady):
+                pids.update(event.pids)
+            if isinstance(event, StepDone) and actions and event.step in actions:
+                actions[event.step](pids)
+            if until is not None and until(event):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        settings = {"parallel": SHAPE, "recovery": PATIENT, "dtype": "float64", "steps": 30}
+        result = run_job(tiny_job(**settings | job), on_event=on_event, template=template)
+        assert [step.step for step in result.steps] == list(range(len(result.steps)))
+        return result, told
+
+    if not undisturbed:
+        undisturbed += start(run_dir=os.fspath(tmp_path / "plain"))[0].losses
+    return start
+
+
+def kill(name):
+    return lambda pids: os.kill(pids[name], signal.SIGKILL)
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_a_worker_that_is_killed_comes_back(run, undisturbed):
+    result, told = run({4: kill("n1.g0")})
+    np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
+    (recovered,) = of(Recovered, told)
+    assert recovered.lost == ("n1.g0",)
+    assert result.report.recoveries == (recovered,)
+    assert [change.joining for change in of(PlanChanged, told)] in ([], [("n1.g0",)])
+
+
+def test_a_lost_coordinator_is_not_missed(run, undisturbed, tmp_path):
+    faults = [Fault(kind="COORDINATOR_LOSS", at_step=step) for step in (4, 12)]
+    result, told = run(faults=faults)
+    np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
+    assert [event.term for event in of(CoordinatorStarted, told)] == [2, 3]
+    assert of(Recovered, told) == []
+    assert len(read_journal(tmp_path / "run" / "journal.jsonl")) == len(told) - 30
+
+
+def test_a_worker_dies_while_there_is_no_coordinator(run, undisturbed, template):
+    def kill_both(pids):
+        coordinator, *_ = psutil.Process(template.nursery.pid).children()
+        coordinator.suspend()
+        os.kill(pids["n0.g1"], signal.SIGKILL)
+        coordinator.kill()
+
+    result, told = run({4: kill_both})
+    np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
+    assert [event.lost for event in of(Recovered, told)] == [("n0.g1",)]
+
+
+def test_a_lost_node(run, undisturbed):
+    result, told = run(faults=[Fault(kind="NODE_LOSS", target="n1", at_step=5)])
+    np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
+    assert [event.target for event in of(FaultInjected, told)] == ["n1"]
+    assert [event.lost for event in of(Recovered, told)] == [("n1.g0", "n1.g1")]
+    assert len(of(PlanChanged, told)) == 0
+
+
+def test_a_node_may_be_started_again(run, undisturbed):
+    """The run goes on until both of its workers have joined."""
+    joined = []
+
+    def is_whole(event):
+        joined.extend(event.joining if isinstance(event, PlanChanged) else ())
+        return isinstance(event, PlanChanged) and len(joined) == 2
+
+    result, _ = run(
+        until=is_whole,
+        steps=100_000,
+        faults=[Fault(kind="NODE_LOSS", target="n1", at_step=5)],
+        recovery=RecoverySection(hang_floor_ms=20_000, restart_nodes=True),
+    )
+    assert result.exit_code == 143
+    both = min(len(result.losses), len(undisturbed))
+    np.testing.assert_allclose(result.losses[:both], undisturbed[:both], rtol=1e-9)
+    assert sorted(joined) == ["n1.g0", "n1.g1"]
+
+
+def test_a_stopped_worker_and_its_zombie(run, undisturbed):
+    result, told = run(
+        faults=[Fault(kind="SIGSTOP", target="n0.g0", at_step=5)],
+        recovery=RecoverySection(hang_floor_ms=300),
+    )
+    np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
+    assert "n0.g0" in of(Recovered, told)[0].lost
+
+
+def test_status_and_inject(run, undisturbed, tmp_path):
+    """From outside, in the middle of a run."""
+    answers = []
+    questions = {
+        6: [StatusRequest(), InjectRequest(fault=Fault(kind="SIGKILL", target="r1.s1"))],
+        7: [InjectRequest(fault=Fault(kind="SIGKILL", target="n9.g0"))],
+    }
+
+    def put(step):
+        return lambda pids: answers.extend(
+            ask(tmp_path / "run", "test", question, {}) for question in questions[step]
+        )
+
+    result, told = run({step: put(step) for step in questions})
+    np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
+    status, done, refused = answers
+    assert isinstance(status, StatusReply)
+    assert b'"shape":"2 replicas x 2 stages"' in status.status
+    assert isinstance(done, Done)
+    assert done.text.startswith("SIGKILL for n1.g1, after ")
+    assert not refused.ok
+    assert [event.lost for event in of(Recovered, told)] == [("n1.g1",)]
+
+
+def test_strangers_are_refused_and_the_job_does_not_notice(run, undisturbed, tmp_path):
+    """A wrong secret, a gigabyte that never comes, 10,000 garbled messages."""
+    run_dir, found = tmp_path / "run", []
+
+    def attack(pids):
+        host, _, port = (run_dir / "address").read_text().strip().rpartition(":")
+        secret = (run_dir / "secret").read_text()
+        attack_in_many_ways(host, int(port), 10_000, 7, secret)
+        found.append(ask(run_dir, "test", StatusRequest(), {}))
+
+    result, told = run({3: attack}, steps=60)
+    np.testing.assert_allclose(result.losses[:30], undisturbed, rtol=1e-9)
+    assert of(Recovered, told) == of(CoordinatorStarted, told) == of(FaultInjected, told) == []
+    refused = int(found[0].status.partition(b'"num_refused":')[2].partition(b",")[0])
+    assert refused > 200
+    log = (run_dir / "logs" / "coordinator.log").read_text()
+    assert log.count("refused 127.0.0.1") == 1
+
+
+def test_settings_are_the_job_files(tiny_job):
+    job = tiny_job(recovery=RecoverySection(mode="fast", max_restarts=0, settle_ms=7))
+    spec = CoordinatorSpec(
+        run_dir="", secret="", config=job.config, plans=job.plans, backend="gloo", began_ms=0
+    )
+    settings = settings_of(spec)
+    assert (settings.mode, settings.settle_ms) == ("fast", 7)
+    assert settings.max_restarts == 1, "the first start is one of them"
+
+
+class SilentConnection:
+    """Of an agent of which nothing more is heard."""
+
+    name, is_hung_up = "n0", False
+
+    def hang_up(self):
+        self.is_hung_up = True
+
+
+@pytest.fixture
+def server(tiny_job, tmp_path):
+    job = tiny_job()
+    (tmp_path / "out").mkdir()
+    spec = CoordinatorSpec(
+        run_dir=os.fspath(tmp_path / "out"),
+        secret="",
+        config=job.config,
+        plans=job.plans,
+        backend="gloo",
+        began_ms=0,
+    )
+    server = CoordinatorServer(spec)
+    yield server
+    server._journal.close()
+    server._chronicle.close()
+
+
+def test_who_is_cut_off_is_not_called_hung(server):
+    connection = SilentConnection()
+    server._dispatch.connect("n0", connection)
+    server._vigil.epoch = 1
+    server._cut_off(connection, "gone")
+    assert server._vigil.epoch == 0
+
+
+def test_an_agent_that_says_nothing_is_hung_up_on(server):
+    connection = SilentConnection()
+    server._dispatch.connect("n0", connection)
+    server._vigil.heard("n0", now_ms() - 20_000)
+    server._look_for_hangs()
+    assert connection.is_hung_up
+
+
+def test_a_word_of_any_kind_ends_the_silence(server):
+    connection = SilentConnection()
+    server._dispatch.connect("n0", connection)
+    server._vigil.heard("n0", now_ms() - 20_000)
+    server._hear_agent(connection, Beat(sent_ms=0))
+    server._look_for_hangs()
+    assert not connection.is_hung_up

@@ -1,0 +1,59 @@
+import msgspec
+import pytest
+
+from holdfast.cli.run_control import describe_status
+from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
+from holdfast.observe.events import Decided
+from holdfast.observe.run_directory import create_run_directory
+from holdfast.plan.build import regular_plan
+from holdfast.runtime.coordinator.status import Status, make_status
+from holdfast.runtime.record.run_log import RunLog
+from holdfast.runtime.wire.messages import ProgressPlace
+from support.random_plans import make_units
+
+PLAN = regular_plan(make_units(4), replicas=3, micro_batches=6)
+A, B = Member("n0.g0", 1), Member("n0.g1", 2)
+
+
+@pytest.fixture
+def chronicle(tmp_path):
+    run_dir = create_run_directory(str(tmp_path / "run"), "x").path
+    chronicle = RunLog(run_dir, PLAN, "gloo", lambda: 0.0)
+    yield chronicle
+    chronicle.close()
+
+
+def status_of(chronicle, **state) -> Status:
+    states = {
+        A.name: WorkerState(member=A, said_hello=True, epoch=1),
+        B.name: WorkerState(member=B, **{"said_hello": True, **state}),
+    }
+    places = {A.name: ProgressPlace(3, 5, 0, 0)}
+    return make_status("x", "runs/x", 9, chronicle, states, {A.name: 7}, places, ["n0"], 4)
+
+
+@pytest.mark.parametrize(
+    ("state", "doing"),
+    [
+        ({"said_hello": False}, "starting"),
+        ({"is_frozen": True}, "frozen"),
+        ({"broken": "a group"}, "broken"),
+        ({"is_done": True}, "done"),
+        ({}, "training"),
+    ],
+)
+def test_what_a_worker_does(chronicle, state, doing):
+    assert status_of(chronicle, **state).workers[1].doing == doing
+
+
+def test_it_travels_and_reads_well(chronicle):
+    chronicle.tell([Decided(reason="n0.g2#1 is out: was killed by SIGKILL")])
+    status = status_of(chronicle)
+    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
+    lines = describe_status(status)
+    assert lines[0] == "x: 0 of 9 steps done"
+    assert "4 connections refused" in lines
+    assert "not there: n0.g2" in lines
+    assert "  n0.g0#1    r0.s0      training  pid 7        step 4, action 5" in lines
+    assert lines[-1] == "  n0.g2#1 is out: was killed by SIGKILL"

@@ -1,0 +1,260 @@
+"""Whole runs with real workers, forked from a template that is already warm."""
+
+import os
+import re
+import signal
+import socket
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from holdfast.cli.main import main
+from holdfast.engine.data import write_token_file
+from holdfast.errors import HoldfastError
+from holdfast.observe.events import (
+    JobEnded,
+    JobStarted,
+    PlanChanged,
+    StepDone,
+    StopRequested,
+    WorkerFailed,
+    WorkersReady,
+)
+from holdfast.observe.journal import read_journal, read_metrics
+from holdfast.observe.report import RunReport
+from holdfast.plan.profile import parse_profile
+from holdfast.runtime.config.job_file import (
+    ChangeSection,
+    DataSection,
+    ParallelSection,
+    RecoverySection,
+)
+from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.launcher import JobFailed, run_job, share_cores
+from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.record.final_state import read_final
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def change(at_step: int, **keys) -> ChangeSection:
+    return ChangeSection(at_step=at_step, parallel=ParallelSection(**keys))
+
+
+def at_step(number: int, action):
+    """Do something once so many steps are done; `action` gets the pids of the workers."""
+    pids = {}
+
+    def on_event(event):
+        if isinstance(event, WorkersReady):
+            pids.update(event.pids)
+        if isinstance(event, StepDone) and event.step + 1 == number:
+            action(pids)
+
+    return on_event
+
+
+def test_a_run_and_everything_it_leaves_behind(tiny_job, template, tmp_path, capsys):
+    """Workers leave and plans change; the result is that of a run that never changed."""
+    run_dir = tmp_path / "run"
+    job = tiny_job(
+        steps=30,
+        dtype="float64",
+        verify=True,
+        keep_final=True,
+        parallel=ParallelSection(replicas=2, stages=2, devices_per_node=3),
+        changes=[change(3, tensor=2), change(6, replicas=2)],
+    )
+    told = []
+    result = run_job(job, on_event=told.append, template=template)
+    assert result.exit_code == 0
+    assert [step.step for step in result.steps] == list(range(30))
+    first = {step.epoch: step.step for step in reversed(result.steps)}
+    assert first[1] == 0
+    assert first[2] >= 3
+    assert first[3] >= 6
+
+    alone = run_job(
+        tiny_job(steps=30, dtype="float64", keep_final=True, run_dir=str(tmp_path / "alone")),
+        template=template,
+    )
+    np.testing.assert_allclose(result.losses, alone.losses, rtol=1e-9)
+    for kind in ("parameter", "exp_avg_sq"):
+        expected = read_final(tmp_path / "alone", kind)
+        for name, tensor in read_final(run_dir, kind).items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-12)
+
+    assert sorted(path.name for path in run_dir.iterdir()) == [
+        "address",
+        "control.jsonl",
+        "final",
+        "job.toml",
+        "journal.jsonl",
+        "logs",
+        "metrics.jsonl",
+        "plans",
+        "profile.json",
+        "report.json",
+        "secret",
+    ]
+    assert len(list((run_dir / "plans").glob("epoch-*.toml"))) == 3
+    assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
+        "agent-n0.log",
+        "agent-n1.log",
+        "coordinator.log",
+        "n0.g0.log",
+        "n0.g1.log",
+        "n0.g2.log",
+        "n1.g0.log",
+    ]
+    assert (run_dir / "secret").stat().st_mode & 0o777 == 0o600
+    journal, metrics = (
+        read_journal(run_dir / "journal.jsonl"),
+        read_metrics(run_dir / "metrics.jsonl"),
+    )
+    assert metrics == list(result.steps)
+    assert [event for event in told if not isinstance(event, StepDone)] == journal
+    assert isinstance(journal[-1], JobEnded)
+    assert (journal[-1].outcome, journal[-1].next_step) == ("finished", 30)
+    changes = [event for event in journal if isinstance(event, PlanChanged)]
+    assert changes == list(result.changes)
+    # What moved is what the transitions said would move.
+    assert [c.bytes_moved for c in changes] == [t.num_bytes for t in job.transitions]
+    assert changes[0].leaving == ("n0.g2", "n1.g0")
+    assert min(c.stall_s for c in changes) > 0
+    report = msgspec.json.decode((run_dir / "report.json").read_bytes(), type=RunReport)
+    assert report == result.report
+    assert report.staging_bytes > 0
+    files = (run_dir / "final").iterdir()
+    assert report.final_bytes == sum(path.stat().st_size for path in files)
+
+    profile = parse_profile((run_dir / "profile.json").read_text())
+    assert profile.source == "measured"
+    assert set(profile.unit) == {"embed", "block.0", "block.1", "head"}
+    assert set(profile.tensor) == {1, 2}
+    assert profile.agree > 0
+    plan, measured = run_dir / "plans" / "epoch-3.toml", run_dir / "profile.json"
+    assert main(["plan", "show", "--plan", str(plan), "--profile", str(measured)]) == 0
+    assert "measured, from" in capsys.readouterr().out
+
+    again = prepare_job(read_config(run_dir / "job.toml", ["--run-dir", str(tmp_path / "again")]))
+    assert [planned.plan for planned in again.plans] == [planned.plan for planned in job.plans]
+
+
+def test_a_stop_while_workers_wait_for_their_role(tiny_job, template, tmp_path):
+    """They take part in no agreement, and leave when the others have stopped."""
+    job = tiny_job(steps=1000, changes=[change(999, replicas=2, stages=2)], keep_final=True)
+    on_event = at_step(2, lambda pids: os.kill(os.getpid(), signal.SIGTERM))
+    result = run_job(job, on_event=on_event, template=template)
+    assert result.exit_code == 143
+    done = len(result.steps)
+    assert 2 <= done < 999
+    assert (result.report.outcome, result.report.next_step) == ("stopped", done)
+    assert len(read_final(tmp_path / "run")) == 21
+    events = read_journal(tmp_path / "run" / "journal.jsonl")
+    assert [event.signal for event in events if isinstance(event, StopRequested)] == ["SIGTERM"]
+
+
+def test_a_second_signal_stops_at_once(tiny_job, template):
+    def twice(pids):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    job = tiny_job(steps=1000, parallel=ParallelSection(replicas=2))
+    result = run_job(job, on_event=at_step(1, twice), template=template)
+    assert result.exit_code == 130
+    assert result.report.reason in ("SIGINT again, so at once", "SIGINT, at a step boundary")
+    assert result.report.outcome == "stopped"
+
+
+def test_a_signal_before_the_first_step(tiny_job, template, tmp_path):
+    def on_event(event):
+        if isinstance(event, JobStarted):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = run_job(tiny_job(), on_event=on_event, template=template)
+    assert (result.exit_code, result.losses) == (130, [])
+    assert result.report.reason == "SIGINT before the first step"
+    assert (tmp_path / "run" / "report.json").is_file()
+
+
+def test_a_worker_that_is_killed_where_nothing_is_recovered(tiny_job, template, tmp_path):
+    job = tiny_job(
+        steps=1000,
+        parallel=ParallelSection(replicas=2, stages=2),
+        recovery=RecoverySection(mode="off"),
+    )
+    on_event = at_step(3, lambda pids: os.kill(pids["n0.g3"], signal.SIGKILL))
+    with pytest.raises(JobFailed) as caught:
+        run_job(job, on_event=on_event, template=template)
+    line = str(caught.value)
+    assert re.match(
+        r"worker n0.g3 \(r1.s1\) was killed by SIGKILL, after \d+ steps; its log is ", line
+    )
+    assert caught.value.exit_code == 1
+    *_, failed, ended = read_journal(tmp_path / "run" / "journal.jsonl")
+    assert isinstance(failed, WorkerFailed)
+    assert (failed.worker, failed.role) == ("n0.g3", "r1.s1")
+    assert failed.step >= 3
+    assert isinstance(ended, JobEnded)
+    assert ended.outcome == "failed"
+    assert (tmp_path / "run" / "report.json").is_file()
+
+
+def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, template, tmp_path):
+    path = tmp_path / "wrong.bin"
+    write_token_file(path, np.full(1000, 300, dtype=np.uint16))
+    data = DataSection(kind="tokens", path=str(path), seq_len=8, micro_batches=4)
+    job = tiny_job(
+        data=data,
+        parallel=ParallelSection(replicas=2, stages=2),
+        recovery=RecoverySection(mode="off"),
+    )
+    with pytest.raises(JobFailed) as caught:
+        run_job(job, template=template)
+    assert "failed: " in str(caught.value)
+    assert "has token 300, the model's vocabulary ends at 255, after 0 steps" in str(caught.value)
+    worker = str(caught.value).split()[1]
+    assert "Traceback" in (tmp_path / "run" / "logs" / f"{worker}.log").read_text()
+
+
+def test_a_template_that_dies_takes_the_run_with_it(tiny_job):
+    with Template() as template:
+        template.wait_until_warm()
+        workers = []
+
+        def kill(pids):
+            workers.extend(psutil.Process(pid) for pid in pids.values())
+            os.kill(template.pid, signal.SIGKILL)
+
+        job = tiny_job(steps=1000, parallel=ParallelSection(replicas=2))
+        with pytest.raises(JobFailed, match="template process is gone: exit status -9"):
+            run_job(job, on_event=at_step(1, kill), template=template)
+        _, alive = psutil.wait_procs(workers, timeout=10)
+        assert len(workers) == 2
+        assert alive == []
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tiny_job, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HoldfastError, match=f"port = {port} .* Address already in use"):
+            run_job(tiny_job(port=port))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_listener_raises_ends_the_run(tiny_job, template):
+    def fail(pids):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run_job(tiny_job(steps=1000), on_event=at_step(1, fail), template=template)
+
+
+def test_cores_are_shared_out(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert [share_cores(n) for n in (1, 3, 8, 16)] == [8, 2, 1, 1]

@@ -1,0 +1,105 @@
+import os
+import signal
+import time
+
+import pytest
+
+from holdfast.runtime.agent.agent import AgentSpec
+from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.launch.store import bind
+from holdfast.runtime.launch.supervisor import (
+    AgentLost,
+    CoordinatorLost,
+    Signalled,
+    Supervisor,
+    Told,
+)
+from holdfast.runtime.wire.messages import Assignment
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+def people(template, tmp_path):
+    with Supervisor(template, template.nursery, tmp_path) as supervisor:
+        yield supervisor
+
+
+def agent(port: int) -> AgentSpec:
+    return AgentSpec(
+        node="n0",
+        agent="a",
+        places=("n0.g0",),
+        host="127.0.0.1",
+        port=port,
+        secret="a secret of the job",
+        heartbeat_ms=100,
+        log_dir="",
+        assignment=Assignment(
+            worker="",
+            config=JobConfig(job=JobSection(steps=1)),
+            store_host="",
+            store_port=0,
+            num_threads=1,
+            final_dir="",
+        ),
+    )
+
+
+def wait_for(people, kind):
+    deadline = time.monotonic() + 20
+    while notices := people.wait(deadline):
+        for notice in notices:
+            if isinstance(notice, kind):
+                return notice
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def pid_of(people, child):
+    """Once it is forked."""
+    while not child.pid:
+        people.wait(time.monotonic() + 0.02)
+    return child.pid
+
+
+def test_the_end_of_an_agent_is_told(people):
+    with bind("127.0.0.1", 0) as listener:
+        people.start_agent(agent(listener.getsockname()[1]))
+        os.kill(pid_of(people, people._agents["n0"]), signal.SIGKILL)
+        assert wait_for(people, AgentLost) == AgentLost("n0", "was killed by SIGKILL")
+    assert people.is_empty
+
+
+def test_the_last_words_of_a_coordinator_come_before_its_end(people, tiny_job, tmp_path):
+    job = tiny_job()
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    spec = CoordinatorSpec(
+        run_dir=os.fspath(run_dir),
+        secret="a secret of the job",
+        config=job.config,
+        plans=job.plans,
+        backend="gloo",
+        began_ms=0,
+    )
+    with bind("127.0.0.1", 0) as listener:
+        people.start_coordinator(spec, listener)
+        while not (run_dir / "control.jsonl").exists():
+            people.wait(time.monotonic() + 0.02)
+        os.kill(pid_of(people, people._coordinator), signal.SIGKILL)
+        assert wait_for(people, CoordinatorLost).how == "was killed by SIGKILL"
+        people.start_coordinator(spec, listener)
+        assert isinstance(wait_for(people, Told), Told), "it says that it took over"
+
+
+def test_signals_are_notices(people):
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert wait_for(people, Signalled) == Signalled(signal.SIGTERM)
+
+
+def test_whoever_is_left_at_the_end_is_ended(template, tmp_path):
+    with bind("127.0.0.1", 0) as listener:
+        with Supervisor(template, template.nursery, tmp_path) as people:
+            people.start_agent(agent(listener.getsockname()[1]))
+        assert people.is_empty
