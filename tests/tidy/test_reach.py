@@ -36,11 +36,11 @@ EXCEPTIONS = {
         ]
     },
     "holdfast.engine.scripted": "benchmarks run the engine without processes through it",
-    "holdfast.plan.transfer_rounds": "moves in rounds without conflicts: no job moves state that way yet",
+    "holdfast.plan.transfer_rounds": "no job moves state in rounds yet",
     "holdfast.planner.peers": "bench/planner.py compares with it",
     "holdfast.planner.transition_cost": "prices those rounds; no job asks it yet",
     "holdfast.snapshot.snapshotter": ALONE,
-    "holdfast.snapshot.survival": "the interval of checkpoints from failure rates: no job asks it yet",
+    "holdfast.snapshot.survival": "no job sets its interval of checkpoints by it yet",
     "holdfast.snapshot.trees": ALONE,
 }
 """Module: why it may stay although no command leads to it."""
