@@ -40,7 +40,7 @@ from holdfast.runtime.config.job_file import (
     SnapshotSection,
 )
 from holdfast.runtime.faults.kinds import Fault
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job
@@ -143,11 +143,11 @@ class Strikes:
     """(OnEvent) Calm steps, a strike, everybody back, and again; then a stop."""
 
     def __init__(
-        self, template: Template, *, number: int, kind: int, calm: int, seed: int = 0
+        self, fork_server: ForkServer, *, number: int, kind: int, calm: int, seed: int = 0
     ) -> None:
         """`calm`: steps with everybody there before each strike and after the last."""
         self.record = Record()
-        self._template, self._kind, self._calm = template, kind, calm
+        self._fork_server, self._kind, self._calm = fork_server, kind, calm
         self._left, self._chance = number, random.Random(seed)
         self._pids: dict[str, int] = {}
         self._order: list[str] = []
@@ -196,15 +196,15 @@ class Strikes:
         os.kill(self._pids[target], self._kind)
 
     def _note_replacement(self) -> None:
-        """Its process is the one child of the template that was not there before."""
+        """Its process is the one child of the fork server that was not there before."""
         strike = self.record.strikes[-1]
-        for child in psutil.Process(self._template.pid).children(recursive=True):
+        for child in psutil.Process(self._fork_server.pid).children(recursive=True):
             if child.pid not in self._pids.values():
                 self._pids[strike.target] = child.pid
                 strike.replaced_s = started_s(child.pid)
 
     def _measure_cpu(self) -> None:
-        count, now = self._num_calm, cpu_of_all(self._template)
+        count, now = self._num_calm, cpu_of_all(self._fork_server)
         before, at_first = self._cpu_at
         if before:
             self.record.cpu_s = (now - at_first) / (count - before)
@@ -218,15 +218,17 @@ def started_s(pid: int) -> float:
     return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - booted_s)
 
 
-def cpu_of_all(template: Template) -> float:
+def cpu_of_all(fork_server: ForkServer) -> float:
     """Of the launcher and everybody it has started and who is there, in seconds."""
     found = [psutil.Process()]
-    for pid in (template.pid, template.nursery.pid):
+    for pid in (fork_server.pid, fork_server.light.pid):
         found += psutil.Process(pid).children(recursive=True)
     return sum(sum(process.cpu_times()[:2]) for process in found)
 
 
-def run_with_strikes(job: Job, strikes: Strikes, template: Template, patience_s: float) -> Record:
+def run_with_strikes(
+    job: Job, strikes: Strikes, fork_server: ForkServer, patience_s: float
+) -> Record:
     """The run, which is ended at once if it takes too long."""
 
     def give_up() -> None:
@@ -239,7 +241,7 @@ def run_with_strikes(job: Job, strikes: Strikes, template: Template, patience_s:
         watchdog.start()
         stack.callback(watchdog.cancel)
         try:
-            run_job(job, on_event=strikes, template=template)
+            run_job(job, on_event=strikes, fork_server=fork_server)
         except JobFailed as error:
             strikes.record.why_ended = str(error)
     return strikes.record
@@ -372,7 +374,7 @@ def uneven_run(
     size: Size,
     replicas: int,
     run_dir: Path,
-    template: Template,
+    fork_server: ForkServer,
     *,
     steps: int,
     every: int,
@@ -399,7 +401,7 @@ def uneven_run(
     run_job(
         job,
         on_event=lambda event: record.seen.append(Seen(time.monotonic(), event)),
-        template=template,
+        fork_server=fork_server,
     )
     times = {step.step: step.step_time_s for _, step in record.steps}
     slow = [time_s for step, time_s in times.items() if step % every == every - 1]

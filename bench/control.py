@@ -43,9 +43,9 @@ from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.runtime.config.job_file import JobConfig, JobSection, RecoverySection
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec, StartOf
-from holdfast.runtime.launch.light_fork_server import Nursery
+from holdfast.runtime.launch.light_fork_server import LightForkServer
 from holdfast.runtime.launch.store import bind
 from holdfast.runtime.wire.connection import ClientConnection, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT, pack
@@ -236,13 +236,13 @@ def measure(num_agents: int) -> dict[str, float]:
         began_ms=now_ms(),
     )
     try:
-        with Nursery() as nursery, bind("127.0.0.1", 0) as listener:
-            nursery.wait_until_warm()
+        with LightForkServer() as light_server, bind("127.0.0.1", 0) as listener:
+            light_server.wait_until_warm()
             ours, theirs = socket.socketpair()
             with ours, theirs, (run_dir / "log").open("wb") as log:
-                nursery.fork(theirs, log.fileno(), listener.fileno())
+                light_server.fork(theirs, log.fileno(), listener.fileno())
                 ours.sendall(pack(StartOf(spec=spec)))
-                coordinator = child_of(nursery)
+                coordinator = child_of(light_server)
                 bench = Bench(plan, listener.getsockname()[1])
                 return asyncio.run(bench.run(coordinator))
     finally:
@@ -250,10 +250,10 @@ def measure(num_agents: int) -> dict[str, float]:
         shutil.rmtree(run_dir)
 
 
-def child_of(nursery: Template) -> psutil.Process:
-    """It is forked when the nursery comes to it."""
+def child_of(light_server: ForkServer) -> psutil.Process:
+    """It is forked when the light fork server comes to it."""
     deadline_s = monotonic() + DEADLINE_S
-    while not (children := psutil.Process(nursery.pid).children()):
+    while not (children := psutil.Process(light_server.pid).children()):
         if monotonic() > deadline_s:
             raise TimeoutError(f"no coordinator after {DEADLINE_S:g} s")
         sleep(0.01)

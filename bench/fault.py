@@ -11,7 +11,7 @@ lighthouse, managers, its DDP and optimizer wrappers, gloo. The two take turns.
 
 Times: from the signal to the survivors' next commit under a membership without the victim; from the
 start of the new process to the first commit with everybody (for torchft also without its imports:
-ours come from a warm template); and by how much the survivors' longest step stands out while the
+ours come from a warm fork server); and by how much the survivors' longest step stands out while the
 new one heals, more than the longest of a calm time. The bound for a stopped process: the floor of
 the hang watch, two heartbeats, and what a kill may take.
 
@@ -52,7 +52,7 @@ from _jobs import (
     verdicts,
 )
 from holdfast.runtime.config.job_file import RecoverySection
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 
 SLOW_FACTOR, SLOW_EVERY = 5, 10
 BEYOND_S = 0.3
@@ -115,8 +115,13 @@ class Found:
 class Case:
     """One model with one number of replicas."""
 
-    def __init__(self, name: str, replicas: int, amount: Amount, template: Template) -> None:
-        self.name, self.replicas, self.amount, self._template = name, replicas, amount, template
+    def __init__(self, name: str, replicas: int, amount: Amount, fork_server: ForkServer) -> None:
+        self.name, self.replicas, self.amount, self._fork_server = (
+            name,
+            replicas,
+            amount,
+            fork_server,
+        )
         self.size: Size = SIZES[name].with_micro_batches(MICRO_BATCHES[replicas])
         self.ours, self.theirs = Found(), Found()
 
@@ -150,10 +155,10 @@ class Case:
     def _strike(
         self, number: int, kind: int, seed: int, recovery: RecoverySection | None = None
     ) -> Record:
-        strikes = Strikes(self._template, number=number, kind=kind, calm=CALM, seed=seed)
+        strikes = Strikes(self._fork_server, number=number, kind=kind, calm=CALM, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             job = make_job(self.size, self.replicas, Path(folder) / "run", recovery=recovery)
-            record = run_with_strikes(job, strikes, self._template, PATIENCE_S * (1 + number))
+            record = run_with_strikes(job, strikes, self._fork_server, PATIENCE_S * (1 + number))
         if record.why_ended:
             console.print(f"{self.title}: {record.why_ended}")
         self.ours.num_false += max(0, len(verdicts(record)) - len(record.strikes))
@@ -166,7 +171,7 @@ class Case:
                 self.size,
                 self.replicas,
                 Path(folder) / "run",
-                self._template,
+                self._fork_server,
                 steps=self.amount.uneven_steps,
                 every=SLOW_EVERY,
                 factor=SLOW_FACTOR,
@@ -332,10 +337,10 @@ def main() -> None:
     names = ["1M"] if args.quick else list(SIZES)
     replicas = [3] if args.quick else list(MICRO_BATCHES)
     contenders, cases = ["ours", "torchft"], list[Case]()
-    with Template() as template:
-        template.wait_until_warm()
+    with ForkServer() as fork_server:
+        fork_server.wait_until_warm()
         for name, count in itertools.product(names, replicas):
-            case = Case(name, count, amount, template)
+            case = Case(name, count, amount, fork_server)
             measure(case, contenders)
             cases.append(case)
     show(cases)

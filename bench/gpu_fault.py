@@ -26,7 +26,7 @@ from holdfast.runtime.config.job_file import (
     ParallelSection,
 )
 from holdfast.runtime.faults.kinds import Fault
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
@@ -104,11 +104,11 @@ def main() -> None:
         print("torch finds no GPU here: nothing was measured")
         return
     lines: list[Line] = []
-    with Template() as template, tempfile.TemporaryDirectory() as folder:
+    with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
 
         def run(name: str, *faults: Fault) -> RunResult:
             config = make_config(f"{folder}/{name}", arguments.quick, faults)
-            return run_job(prepare_job(config), template=template)
+            return run_job(prepare_job(config), fork_server=fork_server)
 
         calm = run("calm")
         lines.append(compare("undisturbed again", calm, run("again")))

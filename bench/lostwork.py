@@ -4,7 +4,7 @@ Both train the same Llama on the same data in two replicas of one single-threade
 at the same steps all workers get kill -9, at a random moment of the step.
 
     ours    a job as `holdfast run` runs it, with `[snapshot] every = 1`. Agents and coordinator
-            live on; the workers are forked from the warm template and load from shared memory
+            live on; the workers are forked from the warm fork server and load from shared memory
     plain   a PyTorch script: DDP, torch.distributed.checkpoint.async_save every 50 steps to a local
             folder. A supervisor starts both processes again at once; they import torch, make their
             group, and load the newest complete checkpoint
@@ -40,7 +40,7 @@ from _common import Goal, finish, parse_args, print_table
 from _jobs import SIZES, make_job
 from holdfast.observe.events import Event, Restored, StepDone
 from holdfast.runtime.config.job_file import RecoverySection, SnapshotSection
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 
 SIZE, MICRO_BATCHES, REPLICAS = "1M", 2, 2
@@ -123,9 +123,9 @@ class Killer:
 
 def run_ours(at_steps: Sequence[int], num_steps: int) -> Run:
     run = Run()
-    with Template() as template, tempfile.TemporaryDirectory() as folder:
-        template.wait_until_warm()
-        killer = Killer(run, at_steps, lambda: kill_children(template.pid))
+    with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
+        fork_server.wait_until_warm()
+        killer = Killer(run, at_steps, lambda: kill_children(fork_server.pid))
 
         def hear(event: Event) -> None:
             if isinstance(event, StepDone):
@@ -142,7 +142,7 @@ def run_ours(at_steps: Sequence[int], num_steps: int) -> Run:
             recovery=RecoverySection(max_restarts=10 * len(at_steps)),
             snapshot=SnapshotSection(every=1, max_cost=0),
         )
-        run_job(job, on_event=hear, template=template)
+        run_job(job, on_event=hear, fork_server=fork_server)
     return run
 
 

@@ -35,7 +35,7 @@ from _engine import Ours, cpu_seconds
 from _jobs import SIZES, Size, cpu_of_all, make_job, rotated
 from _ranks import run_ranks
 from holdfast.observe.events import Event, StepDone
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 
 REPLICAS, MICRO_BATCHES = 2, 8
@@ -106,20 +106,20 @@ def loopback_bytes() -> int:
 # Ours, with everything.
 
 
-def run_whole(size: Size, steps: int, template: Template) -> Cost:
+def run_whole(size: Size, steps: int, fork_server: ForkServer) -> Cost:
     moments: dict[int, Moment] = {}
     last = WARM_UP_STEPS + steps - 1
 
     def on_event(event: Event) -> None:
         if isinstance(event, StepDone) and event.step in (WARM_UP_STEPS - 1, last):
             now = time.monotonic()
-            moments[event.step] = Moment(now, cpu_of_all(template), loopback_bytes())
+            moments[event.step] = Moment(now, cpu_of_all(fork_server), loopback_bytes())
 
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         # A last step that is not timed: at the end the workers probe their links.
         job = make_job(size, REPLICAS, run_dir, steps=last + 2)
-        run_job(job, on_event=on_event, template=template)
+        run_job(job, on_event=on_event, fork_server=fork_server)
         written = (run_dir / "metrics.jsonl").stat().st_size / (last + 2)
     return moments[last].since(moments[WARM_UP_STEPS - 1], steps, written)
 
@@ -142,7 +142,7 @@ def bare(rank: int, port: int, size: Size, steps: int, results: Any) -> None:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // REPLICAS))
     store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     ours = Ours(size, rank, store, "replicas 2", "bare")
-    # As the template of a job does: collecting what torch has loaded costs 130 ms a time.
+    # As the fork server of a job does: collecting what torch has loaded costs 130 ms a time.
     gc.collect()
     gc.freeze()
     moments = []
@@ -157,12 +157,12 @@ def bare(rank: int, port: int, size: Size, steps: int, results: Any) -> None:
 # Both.
 
 
-def measure(size: Size, amount: Amount, template: Template) -> dict[str, list[Cost]]:
+def measure(size: Size, amount: Amount, fork_server: ForkServer) -> dict[str, list[Cost]]:
     costs: dict[str, list[Cost]] = {"job": [], "bare": [], "bare again": []}
     for order in rotated(list(costs), amount.rounds):
         for who in order:
             if who == "job":
-                costs[who].append(run_whole(size, amount.steps, template))
+                costs[who].append(run_whole(size, amount.steps, fork_server))
             else:
                 costs[who].append(run_bare(size, amount.steps))
     return costs
@@ -225,11 +225,11 @@ def main() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
     goals, rows = list[Goal](), list[dict[str, object]]()
     lines, measured = list[str](), dict[str, Any]()
-    with Template() as template:
-        template.wait_until_warm()
+    with ForkServer() as fork_server:
+        fork_server.wait_until_warm()
         for name, amount in amounts.items():
             size = SIZES[name].with_micro_batches(MICRO_BATCHES)
-            costs = measure(size, amount, template)
+            costs = measure(size, amount, fork_server)
             shown, ratio, band = row(
                 f"{name} ours", costs["job"], costs["bare"], costs["bare again"]
             )

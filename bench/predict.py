@@ -25,7 +25,7 @@ from holdfast.plan.plan import Hop, Plan, Schedule, whole_route
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.timeline import evaluate
 from holdfast.runtime.config.job_file import DataSection, JobConfig, JobSection, ModelSection
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import make_job, model_units
 
@@ -67,10 +67,10 @@ def make_plans() -> dict[str, Plan]:
 
 
 class Bench:
-    """Runs plans as jobs, from one warm template."""
+    """Runs plans as jobs, from one warm fork server."""
 
-    def __init__(self, num_steps: int, template: Template, folder: Path) -> None:
-        self._num_steps, self._template, self._folder = num_steps, template, folder
+    def __init__(self, num_steps: int, fork_server: ForkServer, folder: Path) -> None:
+        self._num_steps, self._fork_server, self._folder = num_steps, fork_server, folder
         self._num_runs = 0
 
     def run(self, plan: Plan) -> tuple[float, Profile]:
@@ -79,7 +79,7 @@ class Bench:
         directory = self._folder / f"run-{self._num_runs}"
         section = msgspec.structs.replace(CONFIG.job, steps=self._num_steps, run_dir=str(directory))
         job = make_job(msgspec.structs.replace(CONFIG, job=section), [Planned(0, plan)])
-        result = run_job(job, template=self._template)
+        result = run_job(job, fork_server=self._fork_server)
         seconds = [step.step_time_s for step in result.steps[WARM_UP_STEPS:]]
         return median(seconds), parse_profile((directory / PROFILE).read_text())
 
@@ -149,9 +149,9 @@ def compare(bench: Bench) -> list[dict[str, Any]]:
 
 def main() -> None:
     args = parse_args(__doc__)
-    with Template() as template, tempfile.TemporaryDirectory() as folder:
-        template.wait_until_warm()
-        rows = compare(Bench(5 if args.quick else 14, template, Path(folder)))
+    with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
+        fork_server.wait_until_warm()
+        rows = compare(Bench(5 if args.quick else 14, fork_server, Path(folder)))
     band = sorted(abs(row["run to run %"]) for row in rows)[-2] / 100
     error, wrong, compared = judge(rows, max(band, 0.03))
     print_table("Predicted against measured step time", rows)

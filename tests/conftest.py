@@ -19,28 +19,28 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "holdfast"))
 @pytest.fixture(scope="session")
 def cluster():
     """Warm worker processes for all tests of this process; at the end none is left."""
-    from support.cluster import Cluster, leftover_children, stop_template
+    from support.cluster import Cluster, leftover_children, stop_fork_server
 
     others = leftover_children()  # of fixtures that began earlier and end later
     with Cluster() as pool:
         yield pool
-    stop_template()
+    stop_fork_server()
     assert [child for child in leftover_children() if child not in others] == []
 
 
 @pytest.fixture(scope="session")
-def template():
-    """A warm template that runs of `holdfast run` may borrow; at the end nothing is left of it."""
+def fork_server():
+    """A warm fork server that jobs may borrow; at the end nothing is left of it."""
     import psutil
 
-    from holdfast.runtime.launch.fork_server import Template
+    from holdfast.runtime.launch.fork_server import ForkServer
     from holdfast.runtime.launch.store import bind, serve_store
 
     # The first store of a process leaves a pipe behind, for signals; none of the later ones does.
     serve_store(bind("127.0.0.1", 0))
-    with Template() as warm:
+    with ForkServer() as warm:
         warm.wait_until_warm()
-        warm.nursery.wait_until_warm()
+        warm.light.wait_until_warm()
         yield warm
     assert not psutil.pid_exists(warm.pid)
-    assert not psutil.pid_exists(warm.nursery.pid)
+    assert not psutil.pid_exists(warm.light.pid)

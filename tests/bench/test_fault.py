@@ -190,12 +190,12 @@ def test_a_replica_is_heard(bench):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_run_with_a_kill(bench, template, tmp_path):
+def test_a_run_with_a_kill(bench, fork_server, tmp_path):
     jobs = bench._jobs
     size = jobs.SIZES["1M"].with_micro_batches(3)
-    strikes = jobs.Strikes(template, number=1, kind=signal.SIGKILL, calm=3)
+    strikes = jobs.Strikes(fork_server, number=1, kind=signal.SIGKILL, calm=3)
     record = jobs.run_with_strikes(
-        jobs.make_job(size, 3, tmp_path / "run"), strikes, template, patience_s=50.0
+        jobs.make_job(size, 3, tmp_path / "run"), strikes, fork_server, patience_s=50.0
     )
     assert record.why_ended == ""
     (found,) = jobs.outcomes(record, calm=3)

@@ -13,7 +13,7 @@ def plain_screen(monkeypatch):
 
 
 @pytest.fixture
-def lent_template(template, monkeypatch):
-    """Jobs borrow a warm template instead of starting their own."""
+def lent_fork_server(fork_server, monkeypatch):
+    """Jobs borrow a warm fork server instead of starting their own."""
     for module in ("holdfast.runtime.launch.launcher", "holdfast.cli.demo_training"):
-        monkeypatch.setattr(f"{module}.Template", lambda: nullcontext(template))
+        monkeypatch.setattr(f"{module}.ForkServer", lambda: nullcontext(fork_server))

@@ -48,7 +48,7 @@ def test_the_faults_of_the_training():
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_the_training(capsys, monkeypatch, tmp_path, lent_template):
+def test_the_training(capsys, monkeypatch, tmp_path, lent_fork_server):
     """Four faults, and a result equal to that of the undisturbed run."""
     monkeypatch.chdir(tmp_path)
     assert main(["demo"]) == 0

@@ -117,7 +117,7 @@ def test_the_example_for_tokens(tmp_path, capsys):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_run_from_the_command_line(job_file, capsys, tmp_path, lent_template):
+def test_a_run_from_the_command_line(job_file, capsys, tmp_path, lent_fork_server):
     assert main(["run", str(job_file), "--job.run-dir", "out", "--job.steps", "2"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "order 1: start, everybody is there" in out
@@ -134,7 +134,7 @@ def test_a_run_from_the_command_line(job_file, capsys, tmp_path, lent_template):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_report_for_other_programs(job_file, capsys, lent_template):
+def test_a_report_for_other_programs(job_file, capsys, lent_fork_server):
     assert main(["run", str(job_file), "--steps", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["outcome"], report["steps"]) == ("finished", 1)
@@ -144,7 +144,7 @@ def test_a_report_for_other_programs(job_file, capsys, lent_template):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_run_that_fails(job_file, capsys, tmp_path, lent_template):
+def test_a_run_that_fails(job_file, capsys, tmp_path, lent_fork_server):
     write_token_file(tmp_path / "wrong.bin", np.full(1000, 300, dtype=np.uint16))
     flags = ["--data.kind", "tokens", "--data.path", "wrong.bin", "--json"]
     assert main(["run", str(job_file), *flags]) == 1

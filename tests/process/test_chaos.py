@@ -23,18 +23,18 @@ def run_until(chaos, num_faults, first_seed):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_sample_of_ten(template, tmp_path):
-    chaos = Chaos(template, tmp_path)
+def test_a_sample_of_ten(fork_server, tmp_path):
+    chaos = Chaos(fork_server, tmp_path)
     run_until(chaos, 10, first_seed=1)
-    assert left_behind(template, tmp_path) == []
+    assert left_behind(fork_server, tmp_path) == []
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_a_hundred_faults(template, tmp_path, capsys):
-    chaos = Chaos(template, tmp_path)
+def test_a_hundred_faults(fork_server, tmp_path, capsys):
+    chaos = Chaos(fork_server, tmp_path)
     num_runs = run_until(chaos, 100, first_seed=100)
-    assert left_behind(template, tmp_path) == []
+    assert left_behind(fork_server, tmp_path) == []
     with capsys.disabled():
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(chaos.counts.items()))
         total = sum(chaos.counts.values())

@@ -30,20 +30,20 @@ PHASES = (
 
 
 @pytest.fixture(scope="module")
-def calm(template, tmp_path_factory):
+def calm(fork_server, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("calm") / "run")
-    return run_job(prepare_job(make_config(STAGES, NUM_STEPS, folder)), template=template)
+    return run_job(prepare_job(make_config(STAGES, NUM_STEPS, folder)), fork_server=fork_server)
 
 
 @pytest.fixture
-def survive(template, calm, tmp_path):
+def survive(fork_server, calm, tmp_path):
     """Runs a job with these faults; it must equal the undisturbed one and leave nothing behind."""
 
     def run(*faults):
         config = make_config(STAGES, NUM_STEPS, str(tmp_path / "run"), faults=faults)
-        result = run_job(prepare_job(config), template=template)
+        result = run_job(prepare_job(config), fork_server=fork_server)
         check_equal(calm, result, str([fault.kind for fault in faults]))
-        assert left_behind(template, tmp_path) == []
+        assert left_behind(fork_server, tmp_path) == []
         return result.report
 
     return run

@@ -75,23 +75,23 @@ def resumed(config, folder):
     return msgspec.structs.replace(config, job=section)
 
 
-def test_what_plain_dcp_saved_goes_on_as_a_job(template, tmp_path):
+def test_what_plain_dcp_saved_goes_on_as_a_job(fork_server, tmp_path):
     config = job("run", tmp_path)
     plain = PlainLoop(config)
     for step in range(SAVED_AT):
         plain.step(step)
     target = tmp_path / "plain" / "checkpoints" / f"step-{SAVED_AT}"
     dcp.save(plain.state(SAVED_AT), checkpoint_id=target, no_dist=True)
-    result = run_job(prepare_job(resumed(config, tmp_path / "plain")), template=template)
+    result = run_job(prepare_job(resumed(config, tmp_path / "plain")), fork_server=fork_server)
     assert [step.step for step in result.steps] == list(range(SAVED_AT, NUM_STEPS))
     for step in result.steps:
         assert step.loss == pytest.approx(plain.step(step.step), rel=1e-9)
 
 
-def test_what_a_job_saved_goes_on_as_a_plain_loop(template, tmp_path):
+def test_what_a_job_saved_goes_on_as_a_plain_loop(fork_server, tmp_path):
     snapshot = SnapshotSection(every=1, max_cost=0, persist_every_steps=3, keep_latest_k=0)
     config = job("run", tmp_path, snapshot=snapshot)
-    result = run_job(prepare_job(config), template=template)
+    result = run_job(prepare_job(config), fork_server=fork_server)
     *_, found = list_checkpoints(tmp_path / "run" / "checkpoints")
     plain = PlainLoop(config)
     plain.step(0)  # so that the optimizer has its state

@@ -44,7 +44,7 @@ def start(tmp_path):
             if line.startswith("step "):
                 break
         children = psutil.Process(run.pid).children(recursive=True)
-        assert len(children) == 8, "two templates, coordinator, agent, and four workers"
+        assert len(children) == 8, "two fork servers, coordinator, agent, and four workers"
         return run, children
 
     yield start

@@ -26,8 +26,8 @@ SLACK = {"descriptors": 4}
 class Watch:
     """(OnEvent) What the processes of a job have, from time to time."""
 
-    def __init__(self, template, folder):
-        self._template, self._folder = template, folder
+    def __init__(self, fork_server, folder):
+        self._fork_server, self._folder = fork_server, folder
         self._workers = ()
         self.samples = []
         self.num_written = 0
@@ -53,9 +53,9 @@ class Watch:
 
     def _processes(self):
         """Aides copy and write: what they map changes all the time."""
-        for process in psutil.Process(self._template.nursery.pid).children():
+        for process in psutil.Process(self._fork_server.light.pid).children():
             yield "agents", process
-        for process in psutil.Process(self._template.pid).children():
+        for process in psutil.Process(self._fork_server.pid).children():
             yield "workers" if process.pid in self._workers else "aides", process
 
     def slack(self, key):
@@ -75,11 +75,11 @@ class Watch:
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", [{"stages": 2}, {"replicas": 2}], ids=["copies", "parity"])
-def test_a_thousand_snapshots(template, tmp_path, capsys, shape):
-    watch = Watch(template, tmp_path)
+def test_a_thousand_snapshots(fork_server, tmp_path, capsys, shape):
+    watch = Watch(fork_server, tmp_path)
     snapshot = SnapshotSection(every=1, max_cost=0, persist_every_steps=100)
     config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), snapshot=snapshot)
-    result = run_job(prepare_job(config), on_event=watch, template=template)
+    result = run_job(prepare_job(config), on_event=watch, fork_server=fork_server)
     assert result.report.outcome == "finished"
     assert result.report.restores == ()
     assert watch.num_written >= 5
@@ -89,7 +89,7 @@ def test_a_thousand_snapshots(template, tmp_path, capsys, shape):
         told[key] = (before, after)
         slack = watch.slack(key)
         assert after <= before + slack, f"{key}: {before} in the second quarter, {after} at the end"
-    assert left_behind(template, tmp_path) == []
+    assert left_behind(fork_server, tmp_path) == []
     with capsys.disabled():
         grown = ", ".join(
             f"{key} {before:.0f} -> {after:.0f}" for key, (before, after) in told.items()

@@ -30,10 +30,10 @@ UNLIMITED = SnapshotSection(every=1, max_cost=0)
 
 
 class Runs:
-    """Jobs on one template, compared with the same job undisturbed."""
+    """Jobs on one fork server, compared with the same job undisturbed."""
 
-    def __init__(self, template, folder):
-        self._template, self._folder = template, folder
+    def __init__(self, fork_server, folder):
+        self._fork_server, self._folder = fork_server, folder
         self._calm = {}
         self.events = []
         self.num_steps = NUM_STEPS
@@ -44,7 +44,7 @@ class Runs:
             config = make_config(
                 shape, self.num_steps, str(self._folder / f"calm-{len(self._calm)}")
             )
-            self._calm[key] = run_job(prepare_job(config), template=self._template)
+            self._calm[key] = run_job(prepare_job(config), fork_server=self._fork_server)
         return self._calm[key]
 
     def run(self, shape, name="run", do=None, job=None, **more):
@@ -62,16 +62,16 @@ class Runs:
             if isinstance(event, StepDone) and event.step in due:
                 due.pop(event.step)()
 
-        return run_job(prepare_job(config), on_event=hear, template=self._template)
+        return run_job(prepare_job(config), on_event=hear, fork_server=self._fork_server)
 
     def kill_all(self):
         """Every worker, whatever its incarnation."""
-        for worker in psutil.Process(self._template.pid).children():
+        for worker in psutil.Process(self._fork_server.pid).children():
             worker.kill()
 
     def stop_all(self):
         """Nobody writes any more; they can still be killed."""
-        for worker in psutil.Process(self._template.pid).children():
+        for worker in psutil.Process(self._fork_server.pid).children():
             worker.suspend()
 
     def when(self, is_due, do):
@@ -88,13 +88,13 @@ class Runs:
     def same(self, shape, **more):
         result = self.run(shape, **more)
         check_equal(self.calm(shape), result, str(more))
-        assert left_behind(self._template, self._folder) == []
+        assert left_behind(self._fork_server, self._folder) == []
         return result.report
 
 
 @pytest.fixture
-def runs(template, tmp_path):
-    return Runs(template, tmp_path)
+def runs(fork_server, tmp_path):
+    return Runs(fork_server, tmp_path)
 
 
 def kill(target, at_step=7, phase="backward"):

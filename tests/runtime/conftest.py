@@ -18,11 +18,11 @@ from support.held import held, new_since
 
 
 @pytest.fixture
-def nothing_left(template):
+def nothing_left(fork_server):
     """No worker outlives its test, and no file or thread stays here."""
     before = held()
     yield
-    for pid in (template.pid, template.nursery.pid):
+    for pid in (fork_server.pid, fork_server.light.pid):
         assert psutil.Process(pid).children(recursive=True) == []
     assert new_since(before) == []
 

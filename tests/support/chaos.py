@@ -18,7 +18,7 @@ from holdfast.runtime.config.job_file import (
     RecoverySection,
 )
 from holdfast.runtime.faults.kinds import Fault
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 
@@ -91,10 +91,10 @@ def draw_faults(seed: int, shape: dict[str, object], num_faults: int) -> tuple[F
 
 
 class Chaos:
-    """Runs jobs on one warm template and keeps count."""
+    """Runs jobs on one warm fork server and keeps count."""
 
-    def __init__(self, template: Template, folder: Path) -> None:
-        self._template, self._folder = template, folder
+    def __init__(self, fork_server: ForkServer, folder: Path) -> None:
+        self._fork_server, self._folder = fork_server, folder
         self._calm: dict[str, RunResult] = {}
         self.counts: Counter[str] = Counter()
 
@@ -108,7 +108,7 @@ class Chaos:
         job = prepare_job(
             make_config(shape, num_steps, str(self._folder / f"run-{seed}"), faults=faults)
         )
-        result = run_job(job, on_event=events.append, template=self._template)
+        result = run_job(job, on_event=events.append, fork_server=self._fork_server)
         self.counts.update(e.fault for e in events if isinstance(e, FaultInjected))
         check_equal(calm, result, f"seed {seed}: {[f.kind for f in faults]}")
 
@@ -117,7 +117,7 @@ class Chaos:
         if key not in self._calm:
             folder = str(self._folder / f"calm-{len(self._calm)}")
             job = prepare_job(make_config(shape, num_steps, folder))
-            self._calm[key] = run_job(job, template=self._template)
+            self._calm[key] = run_job(job, fork_server=self._fork_server)
         return self._calm[key]
 
 
@@ -140,13 +140,13 @@ def shared_memory(folder: Path) -> list[str]:
     return [f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if any(j in name for j in jobs)]
 
 
-def left_behind(template: Template, folder: Path) -> list[str]:
-    """Processes below the template that should be gone, and shared memory of the jobs below
+def left_behind(fork_server: ForkServer, folder: Path) -> list[str]:
+    """Processes below the fork server that should be gone, and shared memory of the jobs below
     `folder`.
     """
     found = [
         f"process {child.pid} {child.name()}"
-        for child in psutil.Process(template.pid).children(recursive=True)
+        for child in psutil.Process(fork_server.pid).children(recursive=True)
         if child.status() != psutil.STATUS_ZOMBIE
     ]
     return found + shared_memory(folder)

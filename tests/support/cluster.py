@@ -1,9 +1,9 @@
 """Real worker processes for tests: warm, used again from case to case, and never left behind.
 
-One template process per test process imports torch once; workers are forked from it when a case
+One fork server per test process imports torch once; workers are forked from it when a case
 first needs them and then wait for the next case. Every run has a deadline. Whoever fails takes all
-workers of its run with it, and the next run gets fresh ones. Workers die with the template, the
-template with the test process, whatever way that ends.
+workers of its run with it, and the next run gets fresh ones. Workers die with the fork server, the
+fork server with the test process, whatever way that ends.
 """
 
 import ctypes
@@ -141,7 +141,7 @@ class Cluster:
         self.close()
 
 
-def stop_template() -> None:
+def stop_fork_server() -> None:
     """When no pool needs it any more. It would also end with this process."""
     forkserver._forkserver._stop()
 
@@ -179,7 +179,7 @@ def _story(failed: dict[int, str], missing: Sequence[int], deadline_s: float) ->
 
 def _serve(connection: Connection) -> None:
     """The life of a worker process."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not longer than the template
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not longer than the fork server
     import torch
 
     torch.set_num_threads(1)

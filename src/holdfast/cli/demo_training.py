@@ -34,7 +34,7 @@ from holdfast.runtime.config.job_file import (
     RecoverySection,
 )
 from holdfast.runtime.faults.kinds import Fault
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
@@ -93,15 +93,15 @@ def demo_config(name: str, faults: tuple[Fault, ...] = ()) -> JobConfig:
 
 def train(*, as_json: bool) -> int:
     console = make_console()
-    with Template() as template:
+    with ForkServer() as fork_server:
         if not as_json:
             console.print(Text("The same job twice: first undisturbed ...", style="bold"))
-        calm = run_job(prepare_job(demo_config("demo-calm")), template=template)
+        calm = run_job(prepare_job(demo_config("demo-calm")), fork_server=fork_server)
         disturbed = prepare_job(demo_config("demo", FAULTS))
         events: list[Event] = []
         times: list[float] = []
         if as_json:
-            result = run_job(disturbed, on_event=events.append, template=template)
+            result = run_job(disturbed, on_event=events.append, fork_server=fork_server)
         else:
             console.print(Text("... then with four faults:", style="bold"))
             with LiveCrew(console, disturbed.plans[0].plan) as view:
@@ -111,7 +111,7 @@ def train(*, as_json: bool) -> int:
                     times.append(time.monotonic())
                     view(event)
 
-                result = run_job(disturbed, on_event=on_event, template=template)
+                result = run_job(disturbed, on_event=on_event, fork_server=fork_server)
     proof = prove(calm, result, events)
     if as_json:
         print_json({"proof": proof, "report": result.report})

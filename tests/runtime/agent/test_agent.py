@@ -1,4 +1,4 @@
-"""An agent with a real template and real workers, told what to do by a coordinator of the test."""
+"""An agent with a real fork server and real workers; the test plays the coordinator."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ class Boss:
 
 
 @pytest.fixture
-def run_agent(tiny_job, template, tmp_path):
+def run_agent(tiny_job, fork_server, tmp_path):
     """Runs a story with an agent in it; afterwards the agent is ended."""
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -109,7 +109,7 @@ def run_agent(tiny_job, template, tmp_path):
             assignment=assignment,
         )
         ours, theirs = socket.socketpair()
-        forker = Forker(template.attach())
+        forker = Forker(fork_server.attach())
         agent = asyncio.create_task(Agent(spec, forker).run(theirs))
         try:
             await story(boss, ours)
@@ -126,8 +126,8 @@ def run_agent(tiny_job, template, tmp_path):
 
     def run(story):
         asyncio.run(play(story))
-        template.settle()
-        template.receive()
+        fork_server.settle()
+        fork_server.receive()
 
     yield run
     del store

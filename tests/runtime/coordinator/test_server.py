@@ -40,7 +40,7 @@ def undisturbed():
 
 
 @pytest.fixture
-def run(tiny_job, template, tmp_path, undisturbed):
+def run(tiny_job, fork_server, tmp_path, undisturbed):
     """A run with something done to it, compared with the one that nothing happens to."""
 
     def start(actions=None, until=None, **job):
@@ -56,7 +56,7 @@ def run(tiny_job, template, tmp_path, undisturbed):
                 os.kill(os.getpid(), signal.SIGTERM)
 
         settings = {"parallel": SHAPE, "recovery": PATIENT, "dtype": "float64", "steps": 30}
-        result = run_job(tiny_job(**settings | job), on_event=on_event, template=template)
+        result = run_job(tiny_job(**settings | job), on_event=on_event, fork_server=fork_server)
         assert [step.step for step in result.steps] == list(range(len(result.steps)))
         return result, told
 
@@ -91,9 +91,9 @@ def test_a_lost_coordinator_is_not_missed(run, undisturbed, tmp_path):
     assert len(read_journal(tmp_path / "run" / "journal.jsonl")) == len(told) - 30
 
 
-def test_a_worker_dies_while_there_is_no_coordinator(run, undisturbed, template):
+def test_a_worker_dies_while_there_is_no_coordinator(run, undisturbed, fork_server):
     def kill_both(pids):
-        coordinator, *_ = psutil.Process(template.nursery.pid).children()
+        coordinator, *_ = psutil.Process(fork_server.light.pid).children()
         coordinator.suspend()
         os.kill(pids["n0.g1"], signal.SIGKILL)
         coordinator.kill()

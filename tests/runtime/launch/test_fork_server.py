@@ -6,7 +6,7 @@ import socket
 import psutil
 import pytest
 
-from holdfast.runtime.launch.fork_server import Exited, Forked, Template, TemplateGone
+from holdfast.runtime.launch.fork_server import Exited, Forked, ForkServer, ForkServerGone
 from holdfast.runtime.wire.frames import FROM_WORKER, Channel
 from holdfast.runtime.wire.messages import Hello
 
@@ -14,15 +14,15 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
 @pytest.fixture
-def fork(template, tmp_path):
+def fork(fork_server, tmp_path):
     """A worker's pid, and the channel to it."""
     channels = []
 
     def fork():
         ours, theirs = socket.socketpair()
         with theirs, (tmp_path / "log").open("wb") as log:
-            ticket = template.fork(theirs, log.fileno())
-        notice = template.receive()
+            ticket = fork_server.fork(theirs, log.fileno())
+        notice = fork_server.receive()
         assert isinstance(notice, Forked)
         assert notice.ticket == ticket
         channels.append(Channel(ours, FROM_WORKER))
@@ -33,48 +33,50 @@ def fork(template, tmp_path):
         channel.close()
 
 
-def test_it_has_one_thread_and_everything_imported(template, fork):
-    assert psutil.Process(template.pid).num_threads() == 1
+def test_it_has_one_thread_and_everything_imported(fork_server, fork):
+    assert psutil.Process(fork_server.pid).num_threads() == 1
     pid, channel = fork()
     assert channel.receive() == Hello(pid=pid)
-    assert psutil.Process(pid).ppid() == template.pid
+    assert psutil.Process(pid).ppid() == fork_server.pid
     channel.close()
-    assert template.receive() == Exited(template._next_ticket, 1)
+    assert fork_server.receive() == Exited(fork_server._next_ticket, 1)
     assert not psutil.pid_exists(pid)
 
 
-def test_a_killed_worker_is_seen_at_once_and_reaped(template, fork):
+def test_a_killed_worker_is_seen_at_once_and_reaped(fork_server, fork):
     pid, channel = fork()
     assert channel.receive() == Hello(pid=pid)
     os.kill(pid, signal.SIGKILL)
-    assert template.receive() == Exited(template._next_ticket, -signal.SIGKILL)
+    assert fork_server.receive() == Exited(fork_server._next_ticket, -signal.SIGKILL)
     assert channel.receive() is None
-    assert psutil.Process(template.pid).children() == []
+    assert psutil.Process(fork_server.pid).children() == []
 
 
-def test_keys_in_the_terminal_do_not_reach_workers(template, fork):
+def test_keys_in_the_terminal_do_not_reach_workers(fork_server, fork):
     pid, channel = fork()
     assert channel.receive() == Hello(pid=pid)
-    for process in (pid, template.pid):
+    for process in (pid, fork_server.pid):
         os.kill(process, signal.SIGINT)
         os.kill(process, signal.SIGTERM)
     assert psutil.Process(pid).is_running()
     channel.close()
-    assert template.receive() == Exited(template._next_ticket, 1)
+    assert fork_server.receive() == Exited(fork_server._next_ticket, 1)
 
 
-def test_a_template_that_cannot_start_says_why(monkeypatch, tmp_path):
+def test_a_fork_server_that_cannot_start_says_why(monkeypatch, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('no torch today')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Template() as cold, pytest.raises(TemplateGone) as caught:
+    with ForkServer() as cold, pytest.raises(ForkServerGone) as caught:
         cold.wait_until_warm()
     assert str(caught.value) == "exit status 1: ImportError: no torch today"
 
 
-def test_one_who_dies_before_it_has_read_all_does_not_take_the_template_with_it(template, fork):
-    control = template.attach()
+def test_one_who_dies_before_it_has_read_all_does_not_take_the_fork_server_with_it(
+    fork_server, fork
+):
+    control = fork_server.attach()
     assert select.select([control], [], [], 10.0)[0], "it is told that all is warm"
     control.close()
     _, channel = fork()
     channel.close()
-    assert isinstance(template.receive(), Exited)
+    assert isinstance(fork_server.receive(), Exited)

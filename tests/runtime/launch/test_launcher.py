@@ -1,4 +1,4 @@
-"""Whole runs with real workers, forked from a template that is already warm."""
+"""Whole runs with real workers, forked from a fork server that is already warm."""
 
 import os
 import re
@@ -33,7 +33,7 @@ from holdfast.runtime.config.job_file import (
     RecoverySection,
 )
 from holdfast.runtime.config.settings import read_config
-from holdfast.runtime.launch.fork_server import Template
+from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import JobFailed, run_job, share_cores
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
@@ -58,7 +58,7 @@ def at_step(number: int, action):
     return on_event
 
 
-def test_a_run_and_everything_it_leaves_behind(tiny_job, template, tmp_path, capsys):
+def test_a_run_and_everything_it_leaves_behind(tiny_job, fork_server, tmp_path, capsys):
     """Workers leave and plans change; the result is that of a run that never changed."""
     run_dir = tmp_path / "run"
     job = tiny_job(
@@ -70,7 +70,7 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, template, tmp_path, cap
         changes=[change(3, tensor=2), change(6, replicas=2)],
     )
     told = []
-    result = run_job(job, on_event=told.append, template=template)
+    result = run_job(job, on_event=told.append, fork_server=fork_server)
     assert result.exit_code == 0
     assert [step.step for step in result.steps] == list(range(30))
     first = {step.epoch: step.step for step in reversed(result.steps)}
@@ -80,7 +80,7 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, template, tmp_path, cap
 
     alone = run_job(
         tiny_job(steps=30, dtype="float64", keep_final=True, run_dir=str(tmp_path / "alone")),
-        template=template,
+        fork_server=fork_server,
     )
     np.testing.assert_allclose(result.losses, alone.losses, rtol=1e-9)
     for kind in ("parameter", "exp_avg_sq"):
@@ -145,11 +145,11 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, template, tmp_path, cap
     assert [planned.plan for planned in again.plans] == [planned.plan for planned in job.plans]
 
 
-def test_a_stop_while_workers_wait_for_their_role(tiny_job, template, tmp_path):
+def test_a_stop_while_workers_wait_for_their_role(tiny_job, fork_server, tmp_path):
     """They take part in no agreement, and leave when the others have stopped."""
     job = tiny_job(steps=1000, changes=[change(999, replicas=2, stages=2)], keep_final=True)
     on_event = at_step(2, lambda pids: os.kill(os.getpid(), signal.SIGTERM))
-    result = run_job(job, on_event=on_event, template=template)
+    result = run_job(job, on_event=on_event, fork_server=fork_server)
     assert result.exit_code == 143
     done = len(result.steps)
     assert 2 <= done < 999
@@ -159,30 +159,30 @@ def test_a_stop_while_workers_wait_for_their_role(tiny_job, template, tmp_path):
     assert [event.signal for event in events if isinstance(event, StopRequested)] == ["SIGTERM"]
 
 
-def test_a_second_signal_stops_at_once(tiny_job, template):
+def test_a_second_signal_stops_at_once(tiny_job, fork_server):
     def twice(pids):
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
 
     job = tiny_job(steps=1000, parallel=ParallelSection(replicas=2))
-    result = run_job(job, on_event=at_step(1, twice), template=template)
+    result = run_job(job, on_event=at_step(1, twice), fork_server=fork_server)
     assert result.exit_code == 130
     assert result.report.reason in ("SIGINT again, so at once", "SIGINT, at a step boundary")
     assert result.report.outcome == "stopped"
 
 
-def test_a_signal_before_the_first_step(tiny_job, template, tmp_path):
+def test_a_signal_before_the_first_step(tiny_job, fork_server, tmp_path):
     def on_event(event):
         if isinstance(event, JobStarted):
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = run_job(tiny_job(), on_event=on_event, template=template)
+    result = run_job(tiny_job(), on_event=on_event, fork_server=fork_server)
     assert (result.exit_code, result.losses) == (130, [])
     assert result.report.reason == "SIGINT before the first step"
     assert (tmp_path / "run" / "report.json").is_file()
 
 
-def test_a_worker_that_is_killed_where_nothing_is_recovered(tiny_job, template, tmp_path):
+def test_a_worker_that_is_killed_where_nothing_is_recovered(tiny_job, fork_server, tmp_path):
     job = tiny_job(
         steps=1000,
         parallel=ParallelSection(replicas=2, stages=2),
@@ -190,7 +190,7 @@ def test_a_worker_that_is_killed_where_nothing_is_recovered(tiny_job, template, 
     )
     on_event = at_step(3, lambda pids: os.kill(pids["n0.g3"], signal.SIGKILL))
     with pytest.raises(JobFailed) as caught:
-        run_job(job, on_event=on_event, template=template)
+        run_job(job, on_event=on_event, fork_server=fork_server)
     line = str(caught.value)
     assert re.match(
         r"worker n0.g3 \(r1.s1\) was killed by SIGKILL, after \d+ steps; its log is ", line
@@ -205,7 +205,7 @@ def test_a_worker_that_is_killed_where_nothing_is_recovered(tiny_job, template, 
     assert (tmp_path / "run" / "report.json").is_file()
 
 
-def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, template, tmp_path):
+def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, fork_server, tmp_path):
     path = tmp_path / "wrong.bin"
     write_token_file(path, np.full(1000, 300, dtype=np.uint16))
     data = DataSection(kind="tokens", path=str(path), seq_len=8, micro_batches=4)
@@ -215,25 +215,25 @@ def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, template, tmp_pa
         recovery=RecoverySection(mode="off"),
     )
     with pytest.raises(JobFailed) as caught:
-        run_job(job, template=template)
+        run_job(job, fork_server=fork_server)
     assert "failed: " in str(caught.value)
     assert "has token 300, the model's vocabulary ends at 255, after 0 steps" in str(caught.value)
     worker = str(caught.value).split()[1]
     assert "Traceback" in (tmp_path / "run" / "logs" / f"{worker}.log").read_text()
 
 
-def test_a_template_that_dies_takes_the_run_with_it(tiny_job):
-    with Template() as template:
-        template.wait_until_warm()
+def test_a_fork_server_that_dies_takes_the_run_with_it(tiny_job):
+    with ForkServer() as fork_server:
+        fork_server.wait_until_warm()
         workers = []
 
         def kill(pids):
             workers.extend(psutil.Process(pid) for pid in pids.values())
-            os.kill(template.pid, signal.SIGKILL)
+            os.kill(fork_server.pid, signal.SIGKILL)
 
         job = tiny_job(steps=1000, parallel=ParallelSection(replicas=2))
-        with pytest.raises(JobFailed, match="template process is gone: exit status -9"):
-            run_job(job, on_event=at_step(1, kill), template=template)
+        with pytest.raises(JobFailed, match="fork server is gone: exit status -9"):
+            run_job(job, on_event=at_step(1, kill), fork_server=fork_server)
         _, alive = psutil.wait_procs(workers, timeout=10)
         assert len(workers) == 2
         assert alive == []
@@ -247,12 +247,12 @@ def test_a_port_in_use_is_refused_before_anything_starts(tiny_job, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_listener_raises_ends_the_run(tiny_job, template):
+def test_what_a_listener_raises_ends_the_run(tiny_job, fork_server):
     def fail(pids):
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        run_job(tiny_job(steps=1000), on_event=at_step(1, fail), template=template)
+        run_job(tiny_job(steps=1000), on_event=at_step(1, fail), fork_server=fork_server)
 
 
 def test_cores_are_shared_out(monkeypatch):

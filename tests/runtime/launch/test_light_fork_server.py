@@ -5,26 +5,26 @@ import psutil
 import pytest
 
 from holdfast.runtime.launch.fork_server import Exited, Forked
-from holdfast.runtime.launch.light_fork_server import Nursery
+from holdfast.runtime.launch.light_fork_server import LightForkServer
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
-def test_light_processes_know_nothing_of_torch(template):
-    maps = Path(f"/proc/{template.nursery.pid}/maps").read_text()
+def test_light_processes_know_nothing_of_torch(fork_server):
+    maps = Path(f"/proc/{fork_server.light.pid}/maps").read_text()
     assert "libtorch" not in maps
-    assert "libtorch" in Path(f"/proc/{template.pid}/maps").read_text()
-    assert psutil.Process(template.nursery.pid).num_threads() == 1
+    assert "libtorch" in Path(f"/proc/{fork_server.pid}/maps").read_text()
+    assert psutil.Process(fork_server.light.pid).num_threads() == 1
 
 
 def test_a_child_that_is_told_nothing_ends(tmp_path):
-    with Nursery() as nursery:
-        nursery.wait_until_warm()
+    with LightForkServer() as light_server:
+        light_server.wait_until_warm()
         ours, theirs = socket.socketpair()
         with theirs, (tmp_path / "log").open("wb") as log:
-            ticket = nursery.fork(theirs, log.fileno(), log.fileno())
-        forked = nursery.receive()
+            ticket = light_server.fork(theirs, log.fileno(), log.fileno())
+        forked = light_server.receive()
         assert isinstance(forked, Forked)
         ours.close()
-        assert nursery.receive() == Exited(ticket, 1)
+        assert light_server.receive() == Exited(ticket, 1)
         assert not psutil.pid_exists(forked.pid)

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("no
 
 
 @pytest.fixture
-def people(template, tmp_path):
-    with Supervisor(template, template.nursery, tmp_path) as supervisor:
+def people(fork_server, tmp_path):
+    with Supervisor(fork_server, fork_server.light, tmp_path) as supervisor:
         yield supervisor
 
 
@@ -98,8 +98,8 @@ def test_signals_are_notices(people):
     assert wait_for(people, Signalled) == Signalled(signal.SIGTERM)
 
 
-def test_whoever_is_left_at_the_end_is_ended(template, tmp_path):
+def test_whoever_is_left_at_the_end_is_ended(fork_server, tmp_path):
     with bind("127.0.0.1", 0) as listener:
-        with Supervisor(template, template.nursery, tmp_path) as people:
+        with Supervisor(fork_server, fork_server.light, tmp_path) as people:
             people.start_agent(agent(listener.getsockname()[1]))
         assert people.is_empty

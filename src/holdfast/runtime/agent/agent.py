@@ -6,8 +6,7 @@ everything with the first message of a connection. While there is no coordinator
 notice: their messages wait here. The agent looks for it for ever, and believes only one whose term
 is not lower than any it has seen.
 
-A node's life hangs on its agent: when it ends, the template kills its workers. The agent ends when
-the launcher does.
+When the agent ends, the fork server kills the node's workers. The agent ends with the launcher.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
-from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, TemplateGone
+from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
 from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
 from holdfast.runtime.wire.message import Message
@@ -115,7 +114,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         launcher.setblocking(False)
         loop.add_reader(launcher, self._ended.set)  # it says nothing more: this is its end
-        loop.add_reader(self._forker, self._hear_template)
+        loop.add_reader(self._forker, self._receive_fork_notice)
         tasks = [asyncio.create_task(job) for job in (self._keep_connected(), self._beat())]
         await self._ended.wait()
         for task in tasks:
@@ -238,10 +237,10 @@ class Agent:
         log = Path(self._spec.log_dir) / f"{member.name}.log"
         self._workers[member.name] = WorkerProcess(member, self._forker, log, self._hear)
 
-    def _hear_template(self) -> None:
+    def _receive_fork_notice(self) -> None:
         try:
             notice = self._forker.receive()
-        except TemplateGone:
+        except ForkServerGone:
             self._ended.set()
             return
         if self._snapshots.heard(notice):
@@ -347,7 +346,7 @@ def _ticket(notice: object) -> int:
 
 
 def run_agent(spec: AgentSpec, launcher: socket.socket, control_fd: int) -> int:
-    """An agent's whole life; `control_fd` is its way to the template."""
+    """An agent's whole life; `control_fd` is its way to the fork server."""
     forker = Forker(socket.socket(fileno=control_fd))
 
     async def live() -> None:

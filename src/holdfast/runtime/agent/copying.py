@@ -1,7 +1,7 @@
 """Copies of what only one node holds, made by a process of each node that keeps some.
 
 The agent passes on which version is to be copied; all holders keep that version meanwhile. The
-process is forked from the template, takes only the time that nobody else wants, and reads the
+process is forked from the fork server, takes only the time that nobody else wants, and reads the
 memory of the other nodes on this machine. Every byte is verified against what its owner sealed: a
 version that is overwritten after all is given up, and the copy before it is as it was.
 """

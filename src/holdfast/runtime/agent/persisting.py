@@ -1,8 +1,8 @@
 """Persistent checkpoints, written by one process for the whole job.
 
-The coordinator offers every version that has become whole to the agent of one node; that has a
-process forked from the template, which has torch, and passes them on. What is due is written from
-the memory of all nodes on this machine.
+The coordinator offers every version that has become whole to the agent of one node; that has
+a process forked from the fork server, which has torch, and passes them on. What is due is written
+from the memory of all nodes on this machine.
 """
 
 import os

@@ -147,7 +147,7 @@ class AgentSnapshots:
         self._tell(message)
 
     def heard(self, notice: object) -> bool:
-        """A word of the template: is it about an aide?"""
+        """A word of the fork server: is it about an aide?"""
         match notice:
             case Forked(ticket=ticket, pid=pid) if aide := self._find(ticket):
                 aide.forked(pid)

@@ -84,7 +84,7 @@ class WorkerProcess:
             sent = self._socket.send(self._unsent)
         except BlockingIOError:
             return
-        except OSError:  # it has ended; how comes from the template
+        except OSError:  # it has ended; how comes from the fork server
             sent = len(self._unsent)
         del self._unsent[:sent]
         if not self._unsent and self._socket.fileno() >= 0:

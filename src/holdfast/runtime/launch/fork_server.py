@@ -1,10 +1,10 @@
-"""The template: a process that has imported everything, and from which workers are forked.
+"""The fork server: a process that has imported torch, and from which workers are forked.
 
-Importing torch takes seconds, forking a process that has it takes milliseconds. The template
+Importing torch takes seconds, forking a process that has it takes milliseconds. The fork server
 imports, starts no thread, touches no device, and then only forks and reaps. It is a process of
 its own, apart from the launcher and the agents, which may have threads.
 
-    launcher                          template                        worker
+    launcher                          fork server                     worker
        | Popen                           |
        |-------------------------------->| import torch, engine, models
        |<------------------------- Warm  |
@@ -14,12 +14,13 @@ its own, apart from the launcher and the agents, which may have threads.
        |                                 | --- Forked ------->|           | runs `worker.run_worker`
        |                                 | --- Exited(code) ->|<- waitpid |
 
-Whoever holds a control socket may fork, and hears of its own children only. Nobody stays behind:
-the template ends when its first control socket does, which is when the launcher closes it or dies;
-the children of a control socket are killed when that socket ends, so a node's workers die with
-their agent; and the kernel kills all of them when the template itself ends. (The standard library's
-fork server gives every child a copy of the descriptor that keeps the server alive, so there killing
-the launcher leaves all of them running; and it runs the main script again in each.)
+The holder of a control socket may fork, and receives notices of its own children only. No child
+outlives its owner: the fork server ends when its first control socket ends, which is when the
+launcher closes it or dies; the children of a control socket are killed when that socket ends, so a
+node's workers die with their agent; and the kernel kills all children when the fork server itself
+ends. (The standard library's fork server gives every child a copy of the descriptor that keeps the
+server alive, so killing the launcher leaves all of them running; and it runs the main script again
+in each.)
 """
 
 import ctypes
@@ -42,7 +43,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.runtime.launch.light_fork_server import Nursery
+    from holdfast.runtime.launch.light_fork_server import LightForkServer
 
 MAX_PACKET_BYTES = 4096
 MAX_FDS = 3
@@ -50,7 +51,7 @@ WARM_DEADLINE_S = 120.0
 _PR_SET_PDEATHSIG = 1
 
 RunChild = Callable[[socket.socket, int], int]
-"""A child's whole life: its socket and its third descriptor (-1: none); its exit code."""
+"""What a child runs, given its socket and its third descriptor (-1: none); its exit code."""
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
@@ -68,7 +69,7 @@ class Attach(msgspec.Struct, frozen=True, tag=True):
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True):
-    """Say when nobody is left of those whose control socket has ended."""
+    """Report when all children of control sockets that have ended are reaped."""
 
 
 class ForkServerIdle(msgspec.Struct, frozen=True, tag=True):
@@ -91,12 +92,12 @@ _NOTICES = msgspec.msgpack.Decoder(ForkNotice)
 _ORDERS = msgspec.msgpack.Decoder(Fork | Attach | Settle)
 
 
-class TemplateGone(Exception):
-    """The template process ended."""
+class ForkServerGone(Exception):
+    """The fork server ended."""
 
 
 class Forker:
-    """One control socket: asks for children, and hears of them."""
+    """One control socket: asks for children, and receives notices of them."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -116,7 +117,7 @@ class Forker:
         try:
             socket.send_fds(self._control, [msgspec.msgpack.encode(order)], fds)
         except OSError:
-            raise TemplateGone(self.last_words()) from None
+            raise ForkServerGone(self.last_words()) from None
 
     def receive(self) -> ForkNotice:
         """The next notice; call it when the descriptor is readable."""
@@ -125,7 +126,7 @@ class Forker:
         except ConnectionError:
             data = b""
         if not data:
-            raise TemplateGone(self.last_words())
+            raise ForkServerGone(self.last_words())
         notice: ForkNotice = _NOTICES.decode(data)
         self.is_warm = self.is_warm or isinstance(notice, Warm)
         return notice
@@ -138,8 +139,8 @@ class Forker:
         self._control.close()
 
 
-class Template(Forker):
-    """The launcher's handle on the template process. Use it as a context manager."""
+class ForkServer(Forker):
+    """The launcher's handle on the fork server. Use it as a context manager."""
 
     MODULE = "holdfast.runtime.launch.fork_server"
 
@@ -167,30 +168,30 @@ class Template(Forker):
         return self._process.pid
 
     def attach(self) -> socket.socket:
-        """A new control socket; the template holds the other end of it."""
+        """A new control socket; the fork server holds the other end of it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._order(Attach(), [theirs.fileno()])
         return ours
 
     @cached_property
-    def nursery(self) -> "Nursery":
-        """The template of light processes that goes with this one; started when first asked for."""
-        from holdfast.runtime.launch.light_fork_server import Nursery
+    def light(self) -> "LightForkServer":
+        """The fork server of light processes beside this one; started at first use."""
+        from holdfast.runtime.launch.light_fork_server import LightForkServer
 
-        return Nursery()
+        return LightForkServer()
 
     def settle(self) -> None:
-        """`Settled` comes when the children of all who are gone are gone, too."""
+        """`ForkServerIdle` comes when the children of all ended control sockets are reaped."""
         self._order(Settle(), [])
 
     def wait_until_warm(self, deadline_s: float = WARM_DEADLINE_S) -> None:
-        """For those who have nothing else to listen to."""
+        """Block, for callers that have no selector of their own."""
         if not self.is_warm:
             poll = select.poll()
             poll.register(self._control, select.POLLIN)
             if not poll.poll(1000 * deadline_s):
-                raise HoldfastError(f"the template process was not ready within {deadline_s:g} s")
+                raise HoldfastError(f"the fork server was not ready within {deadline_s:g} s")
             self.receive()
 
     def last_words(self) -> str:
@@ -206,8 +207,8 @@ class Template(Forker):
 
     def close(self) -> None:
         """End it, and with it every child that is left."""
-        if "nursery" in self.__dict__:
-            self.nursery.close()
+        if "light" in self.__dict__:
+            self.light.close()
         super().close()
         try:
             self._process.wait(10)
@@ -216,14 +217,14 @@ class Template(Forker):
             self._process.wait()
         self._output.close()
 
-    def __enter__(self) -> "Template":
+    def __enter__(self) -> "ForkServer":
         return self
 
     def __exit__(self, *args: object) -> None:
         self.close()
 
 
-# The template process itself.
+# The fork server itself.
 
 
 class _Server:
@@ -321,13 +322,13 @@ class _Server:
             _tell(control, Exited(ticket, os.waitstatus_to_exitcode(status)))
 
     def _drop(self, fd: int) -> None:
-        """Whoever held this control socket is gone: so are its children."""
+        """The holder of this control socket is gone: its children are killed."""
         control = self._controls.pop(fd)
         self._kill(pid for pid, (owner, _) in self._children.items() if owner is control)
         control.close()
 
     def _settle_or_wait(self) -> None:
-        """Nothing else is to be done: whoever is gone was noticed."""
+        """No control socket is readable, so every one that ended was dropped."""
         open_ = self._controls.values()
         if all(owner in open_ for owner, _ in self._children.values()):
             self._is_settling = False
@@ -347,7 +348,7 @@ class _Server:
 
 
 def _tell(control: socket.socket, notice: ForkNotice) -> None:
-    # One that is gone shows as the end of its control socket.
+    # A holder that is gone shows as the end of its control socket.
     with suppress(OSError):
         control.send(msgspec.msgpack.encode(notice))
 
@@ -360,13 +361,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def ignore_terminal() -> None:
-    """A key pressed in the terminal reaches everybody; the launcher decides what it means."""
+    """Ctrl-C in a terminal signals every process; the launcher decides what it means."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def serve(control_fd: int, run_child: RunChild) -> None:
-    # What is there now lives for ever: no child shall go through it again, or copy its pages.
+    # Objects made so far live for ever: no child shall collect them again, or copy their pages.
     gc.collect()
     gc.freeze()
     server = _Server(socket.socket(fileno=control_fd), run_child)

@@ -1,9 +1,9 @@
 """Runs a job: starts its processes, follows what they write, and ends with a report.
 
-    launcher -- nursery -- coordinator, agents      the launcher starts a lost coordinator again
-             -- template -- workers                 an agent has them forked, and speaks for them
+    launcher -- light fork server -- coordinator, agents    it starts a lost coordinator again
+             -- fork server -- workers                      an agent has them forked
 
-    start    bind the ports, make the run directory, warm the templates, start everybody
+    start    bind the ports, make the run directory, warm the fork servers, start the processes
     ready    every worker has its groups and its state
     train    the coordinator decides and writes the journal; the launcher reads it
     end      all have finished: they leave together
@@ -43,7 +43,7 @@ from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.agent.arenas import remove_all
 from holdfast.runtime.faults.injector import place_faults
 from holdfast.runtime.faults.kinds import Fault
-from holdfast.runtime.launch.fork_server import WARM_DEADLINE_S, Template, TemplateGone
+from holdfast.runtime.launch.fork_server import WARM_DEADLINE_S, ForkServer, ForkServerGone
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import (
     CoordinatorSpec,
@@ -102,12 +102,12 @@ class _StoppedAtOnce(Exception):
 
 
 def run_job(
-    job: Job, *, on_event: OnEvent | None = None, template: Template | None = None
+    job: Job, *, on_event: OnEvent | None = None, fork_server: ForkServer | None = None
 ) -> RunResult:
     """Run a job to its end. JobFailed if it has none; the run directory is written either way.
 
-    `on_event` is told everything as it happens. A `template` that is already warm can be lent; it
-    is left as it was.
+    `on_event` receives every event as it happens. A warm `fork_server` can be lent; it is left
+    as it was.
     """
     with ExitStack() as stack:
         host = job.config.job.host
@@ -117,7 +117,7 @@ def run_job(
         directory = create_run_directory(job.config.job.run_dir, job.config.job.name)
         write_secret(directory.path, secret)
         recorder = stack.enter_context(Recorder(job, directory, on_event))
-        warm = template if template is not None else stack.enter_context(Template())
+        warm = fork_server if fork_server is not None else stack.enter_context(ForkServer())
         memory = stack.enter_context(shared_memory(job, directory))
         run = _Run(job, directory, recorder, secret, memory)
         return run.run(warm, store, control)
@@ -160,18 +160,20 @@ class _Run:
         self._node_starts: dict[str, list[float]] = {}
         self._due: list[tuple[float, Callable[[], None]]] = []
 
-    def run(self, template: Template, store: socket.socket, control: socket.socket) -> RunResult:
+    def run(
+        self, fork_server: ForkServer, store: socket.socket, control: socket.socket
+    ) -> RunResult:
         self._control, self._store_port = control, store.getsockname()[1]
         try:
-            with Supervisor(template, template.nursery, self._directory / LOGS) as self._people:
+            with Supervisor(fork_server, fork_server.light, self._directory / LOGS) as self._people:
                 self._recorder.begin()
-                self._follow(template, store)
+                self._follow(fork_server, store)
         except _StoppedAtOnce as stop:
             return self._end(Ending(outcome="stopped", reason=str(stop)))
-        except (HoldfastError, TemplateGone) as error:
+        except (HoldfastError, ForkServerGone) as error:
             line = str(error)
-            if isinstance(error, TemplateGone):
-                line = f"the template process is gone: {line}"
+            if isinstance(error, ForkServerGone):
+                line = f"the fork server is gone: {line}"
             self._ending = Ending(outcome="failed", reason=line)
         assert self._ending is not None
         return self._end(self._ending)
@@ -187,11 +189,11 @@ class _Run:
 
     # Phases.
 
-    def _follow(self, template: Template, listener: socket.socket) -> None:
+    def _follow(self, fork_server: ForkServer, listener: socket.socket) -> None:
         self._wait_until(
-            lambda: template.is_warm and template.nursery.is_warm,
+            lambda: fork_server.is_warm and fork_server.light.is_warm,
             WARM_DEADLINE_S,
-            "the template processes",
+            "the fork servers",
         )
         store = serve_store(listener)
         try:

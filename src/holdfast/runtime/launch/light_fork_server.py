@@ -1,4 +1,4 @@
-"""The nursery: the template of light processes, coordinator and agents, which need no torch.
+"""The fork server of light processes: the coordinator and the agents, which need no torch.
 
 A coordinator that was lost is back within milliseconds, because its successor is forked from here
 and has imported everything.
@@ -7,10 +7,10 @@ and has imported everything.
 import socket
 import sys
 
-from holdfast.runtime.launch.fork_server import Template, ignore_terminal, serve
+from holdfast.runtime.launch.fork_server import ForkServer, ignore_terminal, serve
 
 
-class Nursery(Template):
+class LightForkServer(ForkServer):
     """The launcher's handle on it."""
 
     MODULE = "holdfast.runtime.launch.light_fork_server"

@@ -1,7 +1,7 @@
 """The launcher's processes: a coordinator, which is started again when it is lost, and an agent per
 node.
 
-One selector watches all of them, the two templates and the signals. `wait` gives back what
+One selector watches all of them, the two fork servers and the signals. `wait` gives back what
 happened; what it means is decided elsewhere. Use it as a context manager: whatever happens, nobody
 outlives it.
 """
@@ -22,9 +22,9 @@ from holdfast.runtime.coordinator.failures import describe_exit
 from holdfast.runtime.launch.fork_server import (
     Exited,
     Forked,
+    ForkServer,
+    ForkServerGone,
     ForkServerIdle,
-    Template,
-    TemplateGone,
 )
 from holdfast.runtime.launch.launcher_messages import (
     BY_LAUNCHER,
@@ -33,7 +33,7 @@ from holdfast.runtime.launch.launcher_messages import (
     StartOf,
     Wrote,
 )
-from holdfast.runtime.launch.light_fork_server import Nursery
+from holdfast.runtime.launch.light_fork_server import LightForkServer
 from holdfast.runtime.launch.signals import SignalBox
 from holdfast.runtime.wire.frames import Unpacker, pack
 from holdfast.runtime.wire.message import Message
@@ -61,7 +61,7 @@ class Signalled(msgspec.Struct, frozen=True):
 
 
 class Warmed(msgspec.Struct, frozen=True):
-    """One of the templates is ready to fork."""
+    """One of the fork servers is ready to fork."""
 
 
 SupervisorNotice = Told | CoordinatorLost | AgentLost | Signalled | Warmed
@@ -77,14 +77,14 @@ class _Child:
 class Supervisor:
     def __init__(
         self,
-        template: Template,
-        nursery: Nursery,
+        fork_server: ForkServer,
+        light_server: LightForkServer,
         log_dir: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._template, self._nursery, self._log_dir, self._clock = (
-            template,
-            nursery,
+        self._fork_server, self._light_server, self._log_dir, self._clock = (
+            fork_server,
+            light_server,
             log_dir,
             clock,
         )
@@ -93,8 +93,8 @@ class Supervisor:
         self._is_settled = True
         self._selector = selectors.DefaultSelector()
         self._signals = SignalBox()
-        self._selector.register(template, selectors.EVENT_READ, self._hear_template)
-        self._selector.register(nursery, selectors.EVENT_READ, self._hear_nursery)
+        self._selector.register(fork_server, selectors.EVENT_READ, self._receive_fork_notice)
+        self._selector.register(light_server, selectors.EVENT_READ, self._receive_light_fork_notice)
         self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._hear_signals)
 
     # Starting.
@@ -108,7 +108,7 @@ class Supervisor:
 
     def start_agent(self, spec: AgentSpec) -> None:
         self._is_settled = False
-        with self._template.attach() as control:
+        with self._fork_server.attach() as control:
             self._agents[spec.node] = self._start(
                 f"agent-{spec.node}", StartOf(spec=spec), control.fileno()
             )
@@ -118,12 +118,12 @@ class Supervisor:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log_fd = os.open(self._log_dir / f"{name}.log", flags, 0o644)
         try:
-            ticket = self._nursery.fork(theirs, log_fd, own_fd)
+            ticket = self._light_server.fork(theirs, log_fd, own_fd)
         finally:
             theirs.close()
             os.close(log_fd)
         child = _Child(name, ticket, ours)
-        with suppress(OSError):  # it may have ended already; how is told by the nursery
+        with suppress(OSError):  # it may have ended already; how is told by the light fork server
             ours.sendall(pack(first))
         return child
 
@@ -149,14 +149,14 @@ class Supervisor:
     def _hear_signals(self) -> Iterator[SupervisorNotice]:
         return (Signalled(number) for number in self._signals.drain())
 
-    def _hear_template(self) -> Iterator[SupervisorNotice]:
-        if isinstance(self._template.receive(), ForkServerIdle):
+    def _receive_fork_notice(self) -> Iterator[SupervisorNotice]:
+        if isinstance(self._fork_server.receive(), ForkServerIdle):
             self._is_settled = True
         else:
             yield Warmed()
 
-    def _hear_nursery(self) -> Iterator[SupervisorNotice]:
-        match self._nursery.receive():
+    def _receive_light_fork_notice(self) -> Iterator[SupervisorNotice]:
+        match self._light_server.receive():
             case Forked(ticket, pid):
                 for child in self._children():
                     if child.ticket == ticket:
@@ -171,7 +171,7 @@ class Supervisor:
         return [*coordinator, *self._agents.values()]
 
     def _ended(self, ticket: int, status: int) -> Iterator[SupervisorNotice]:
-        """None of ours, if it belongs to an earlier run from the same templates."""
+        """None of ours, if it belongs to an earlier run from the same fork servers."""
         how = describe_exit(status)
         coordinator = self._coordinator
         if coordinator is not None and coordinator.ticket == ticket:
@@ -216,16 +216,16 @@ class Supervisor:
             else:  # only just being forked; it notices this
                 child.socket.shutdown(socket.SHUT_RDWR)
         deadline = self._clock() + END_DEADLINE_S
-        # Without their template the kernel has ended them already.
-        with suppress(TemplateGone):
+        # Without their fork server the kernel has ended them already.
+        with suppress(ForkServerGone):
             while not self.is_empty and self.wait(deadline):
                 pass
             self._settle(deadline)
 
     def _settle(self, deadline: float) -> None:
-        """Agents that were killed leave their workers to the template."""
+        """Agents that were killed leave their workers to the fork server."""
         if not self._is_settled:
-            self._template.settle()
+            self._fork_server.settle()
         while not self._is_settled and self._clock() < deadline:
             for key, _ in self._selector.select(deadline - self._clock()):
                 list(key.data())

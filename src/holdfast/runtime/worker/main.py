@@ -1,6 +1,6 @@
 """One worker process: gets its assignment, obeys orders, trains, reports, leaves when told to.
 
-Forked from the template, so everything is imported. The main thread trains; others listen, beat,
+Forked from the fork server, so everything is imported. The main thread trains; others listen, beat,
 and build what comes next. If its agent is gone, the worker ends at once.
 """
 
