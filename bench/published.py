@@ -23,18 +23,18 @@ import msgspec
 from scipy.optimize import least_squares
 
 from _common import Goal, finish, parse_args, print_table
-from holdfast.sim.compare import POLICIES
-from holdfast.sim.events import KILLED
-from holdfast.sim.hazards import HazardRates, draw_events, kill_events
-from holdfast.sim.job import SimulatedJob, make_job
-from holdfast.sim.pace import StepTimes, split_layers
-from holdfast.sim.peers import checkpoint_restart, ft_hsdp, recycle
-from holdfast.sim.policy import Card, Facts, Policy, PolicyConstants, PolicyDecision, stall
-from holdfast.sim.records import Result
-from holdfast.sim.rules import Adaptive, Option
-from holdfast.sim.run import RunSettings, SimulationRun
-from holdfast.sim.strategies import deal_ms, reroute
-from holdfast.sim.traces import parse_trace
+from holdfast.sim.cluster.compare import POLICIES
+from holdfast.sim.cluster.events import KILLED
+from holdfast.sim.cluster.hazards import HazardRates, draw_events, kill_events
+from holdfast.sim.cluster.job import SimulatedJob, make_job
+from holdfast.sim.cluster.pace import StepTimes, split_layers
+from holdfast.sim.cluster.peers import checkpoint_restart, ft_hsdp, recycle
+from holdfast.sim.cluster.policy import Card, Facts, Policy, PolicyConstants, PolicyDecision, stall
+from holdfast.sim.cluster.records import Result
+from holdfast.sim.cluster.rules import Adaptive, Option
+from holdfast.sim.cluster.run import RunSettings, SimulationRun
+from holdfast.sim.cluster.strategies import deal_ms, reroute
+from holdfast.sim.cluster.traces import parse_trace
 
 MINUTE, HOUR = 60_000, 3_600_000
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "oobleck"

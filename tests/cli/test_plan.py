@@ -221,7 +221,7 @@ def test_large_plans_are_summarised(capsys):
         (["--schedule", "explicit"], ["plan file"]),
         (["--tensor", "16"], ["16", "8"]),
         (["--split", "3;4"], ["'3;4'"]),
-        (["--slow", "r0.s1"], ["'r0.s1'", "r0.s1=2.0"]),
+        (["--slow", "r0.s1"], ["'r0.s1'", "r0.s1=0.5"]),
         (["--slow", "r7.s0=2"], ["r7.s0"]),
         (["--route", "3"], ["'3'"]),
         (["--route", "1=r9"], ["r9", "r0"]),

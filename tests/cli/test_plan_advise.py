@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.plan_advise import parse_speeds
+from holdfast.cli.plan_inputs import parse_slow
 from holdfast.errors import HoldfastError
 from holdfast.plan.check import check_plan
 from holdfast.plan.text import parse_plan
@@ -65,7 +65,7 @@ def test_the_plan_can_be_kept(capsys, tmp_path):
     [
         (["--dead", "n99"], "names no worker"),
         (["--profile", "abacus"], "neither a file nor known hardware"),
-        (["--slow", "n0.g0"], "expected who and a speed"),
+        (["--slow", "n0.g0"], "and its speed"),
         (["--devices", "0"], "at least 1"),
         (["--model", "llama-70b", "--devices", "2"], "no regular layout"),
     ],
@@ -77,7 +77,19 @@ def test_mistakes_are_told_in_one_line(capsys, options, words):
     assert err.count("\n") == 1
 
 
-def test_speeds_and_times():
-    assert parse_speeds(("n5.g2=0.5", "n1=3")) == {"n5.g2": 2.0, "n1": 3.0}
+def test_a_speed_and_a_time_say_the_same():
+    assert parse_slow(("n5.g2=0.5", "n1=3")) == {"n5.g2": 2.0, "n1": 3.0}
     with pytest.raises(HoldfastError):
-        parse_speeds(("n5.g2=0",))
+        parse_slow(("n5.g2=0",))
+
+
+def test_advise_and_show_mean_the_same_by_slow(capsys):
+    assert main([*BASE, "--slow", "n1.g2=0.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["slow"] == {"n1.g2": 2.0}
+    times = []
+    for who in ("n0.g1=0.5", "n0.g1=2", "n0.g1=1"):
+        shape = ["--stages", "2", "--forward", "1", "--slow", who]
+        assert main(["plan", "show", *shape, "--json"]) == 0
+        times.append(json.loads(capsys.readouterr().out)["iteration_time"])
+    half_as_fast, twice_as_long, healthy = times
+    assert half_as_fast == twice_as_long > healthy

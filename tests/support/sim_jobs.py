@@ -1,9 +1,9 @@
 """Small jobs and policies for tests of the simulator."""
 
-from holdfast.sim.health import ClusterDamage
-from holdfast.sim.job import SimulatedJob
-from holdfast.sim.pace import StepTimes
-from holdfast.sim.policy import Card, Facts, Policy, PolicyConstants, PolicyDecision
+from holdfast.sim.cluster.health import ClusterDamage
+from holdfast.sim.cluster.job import SimulatedJob
+from holdfast.sim.cluster.pace import StepTimes
+from holdfast.sim.cluster.policy import Card, Facts, Policy, PolicyConstants, PolicyDecision
 
 MINUTE, HOUR = 60_000, 3_600_000
 
@@ -24,7 +24,7 @@ def small_job(**changes) -> SimulatedJob:
 
 
 def facts(job: SimulatedJob, situation: ClusterDamage, change: str = "failed", **changes) -> Facts:
-    from holdfast.sim.events import KILLED
+    from holdfast.sim.cluster.events import KILLED
 
     fields = {
         "now_ms": 0,

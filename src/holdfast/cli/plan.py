@@ -14,7 +14,12 @@ app = App(name="plan", help="Draw, check, compare and choose plans.")
 _SHAPE = Group.create_ordered("What runs where")
 _COSTS = Group.create_ordered("What it costs")
 _WHAT_IF = Group.create_ordered("What if")
-_OUTPUT = Group.create_ordered("ShowOutput")
+_OUTPUT = Group.create_ordered("Output")
+
+_SLOW = (
+    "WHO=SPEED: this worker, node or role is slow. 0.5: half as fast; 2 says the same, twice as "
+    "long."
+)
 
 
 def _option(group: Group, text: str, *names: str) -> Parameter:
@@ -100,7 +105,7 @@ class CostOptions:
 class WhatIf:
     slow: Annotated[
         tuple[str, ...],
-        _option(_WHAT_IF, "WHO=FACTOR: this worker, node or role takes longer, like r0.s1=2.0."),
+        _option(_WHAT_IF, _SLOW),
     ] = ()
     lost: Annotated[
         tuple[str, ...],
@@ -171,7 +176,7 @@ class AdviseOptions:
     ] = ()
     slow: Annotated[
         tuple[str, ...],
-        _option(_WHAT_IF, "WHO=SPEED: this worker, node or role is slow, like n5.g2=0.5."),
+        _option(_WHAT_IF, _SLOW),
     ] = ()
     keep_schedule: Annotated[
         bool, _option(_WHAT_IF, "Never split the backward pass of a 1f1b plan.")

@@ -1,6 +1,5 @@
 """What `holdfast plan advise` does: a plan for a cluster with failures, the others, and why."""
 
-import re
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from holdfast.cli.plan import AdviseOptions, ClusterOptions
-from holdfast.cli.plan_inputs import parse_bytes, read_plan, read_profile
+from holdfast.cli.plan_inputs import parse_bytes, parse_slow, read_plan, read_profile
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.errors import HoldfastError
 from holdfast.plan.model_catalog import llama_units, model_shape
@@ -27,7 +26,7 @@ from holdfast.planner.initial_layout import layouts
 def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
     base, profile = _base(cluster)
     spares = _spares(cluster, base)
-    health = health_of(base, advice.dead, parse_speeds(advice.slow), spares)
+    health = health_of(base, advice.dead, parse_slow(advice.slow), spares)
     options = Options(
         split_backward=not advice.keep_schedule,
         look_ahead=advice.look_ahead,
@@ -87,18 +86,6 @@ def _spares(cluster: ClusterOptions, plan: Plan) -> tuple[str, ...]:
     """Further nodes, filled one after the other, behind those of the plan."""
     first = 1 + max(int(worker.partition(".")[0][1:]) for worker in plan.workers)
     return worker_grid(cluster.spares, _per_node(cluster), first)
-
-
-def parse_speeds(texts: tuple[str, ...]) -> dict[str, float]:
-    """`n5.g2=0.5` (half the speed) or `n5.g2=2` (twice the time) -> twice the time."""
-    slow: dict[str, float] = {}
-    for text in texts:
-        match = re.fullmatch(r"\s*(\S+?)\s*=\s*(\d+(?:\.\d*)?|\.\d+)\s*", text)
-        if match is None or float(match[2]) <= 0:
-            raise HoldfastError(f"--slow {text!r}: expected who and a speed, like n5.g2=0.5")
-        value = float(match[2])
-        slow[match[1]] = value if value >= 1 else 1 / value
-    return slow
 
 
 def _per_node(cluster: ClusterOptions) -> int:

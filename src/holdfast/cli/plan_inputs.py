@@ -191,10 +191,17 @@ def describe_costs(costs: CostOptions, shape: ShapeOptions, profile: Profile) ->
 
 
 def parse_slow(texts: tuple[str, ...]) -> dict[str, float]:
+    """How many times longer each takes: `n5.g2=0.5` (half as fast) and `n5.g2=2` (twice as long)
+    say the same. Nothing given to --slow makes a worker faster.
+    """
     slow: dict[str, float] = {}
     for text in texts:
         match = re.fullmatch(r"\s*(\S+?)\s*=\s*(\d+(?:\.\d*)?|\.\d+)x?\s*", text)
-        if match is None:
-            raise HoldfastError(f"--slow {text!r}: expected who and how much, like r0.s1=2.0")
-        slow[match[1]] = float(match[2])
+        value = float(match[2]) if match is not None else 0.0
+        if match is None or value <= 0:
+            raise HoldfastError(
+                f"--slow {text!r}: expected a worker, node or role and its speed, like r0.s1=0.5 "
+                f"(half as fast; r0.s1=2 says the same)"
+            )
+        slow[match[1]] = value if value >= 1 else 1 / value
     return slow

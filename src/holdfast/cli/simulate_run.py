@@ -17,16 +17,16 @@ from holdfast.errors import HoldfastError
 from holdfast.observe.goodput import BUCKETS
 from holdfast.observe.quantities import format_share
 from holdfast.observe.simulation_report import simulation_html
-from holdfast.sim.compare import POLICIES, choose_policies, run_policies
-from holdfast.sim.events import HardwareEvent
-from holdfast.sim.hazards import HazardRates, draw_events
-from holdfast.sim.job import SimulatedJob, make_job
-from holdfast.sim.policy import Policy
-from holdfast.sim.records import Result
-from holdfast.sim.report import build_report
-from holdfast.sim.run import RunSettings
-from holdfast.sim.sweep import situation_cells, sweep_rate, sweep_scale
-from holdfast.sim.traces import parse_trace
+from holdfast.sim.cluster.compare import POLICIES, choose_policies, run_policies
+from holdfast.sim.cluster.events import HardwareEvent
+from holdfast.sim.cluster.hazards import HazardRates, draw_events
+from holdfast.sim.cluster.job import SimulatedJob, make_job
+from holdfast.sim.cluster.policy import Policy
+from holdfast.sim.cluster.records import Result
+from holdfast.sim.cluster.report import build_report
+from holdfast.sim.cluster.run import RunSettings
+from holdfast.sim.cluster.sweep import situation_cells, sweep_rate, sweep_scale
+from holdfast.sim.cluster.traces import parse_trace
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LLAMA3_DEVICE_MS = 54 * 86_400_000 * 16_384 // 419

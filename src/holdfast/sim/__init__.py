@@ -1,1 +1,1 @@
-"""Clusters of any size in virtual time: failures in, decisions and goodput out."""
+"""The pure packages in simulated worlds: `fuzz` (protocol, by seeds) and `cluster` (goodput)."""

@@ -1,0 +1,152 @@
+"""Holdfast's own policy: the planner decides, nobody waits for joiners, lost work is a share.
+
+After a failure the step under way is completed from the gradients still in memory; only the lost
+micro-batches are computed again, by everybody. A worker that returns joins in the background, unit
+by unit, and takes part from a step boundary on.
+"""
+
+import msgspec
+
+from holdfast.sim.cluster.detection import EXIT_MS, SLOW_STEPS, hang_ms
+from holdfast.sim.cluster.health import ClusterDamage
+from holdfast.sim.cluster.job import SimulatedJob
+from holdfast.sim.cluster.pace import StepTimes
+from holdfast.sim.cluster.planning import PlannedThroughput, PlannerAdapter
+from holdfast.sim.cluster.policy import (
+    SPARE_START_MS,
+    Card,
+    Facts,
+    Policy,
+    PolicyConstants,
+    PolicyDecision,
+    describe,
+    move_ms,
+    stall,
+)
+from holdfast.sim.cluster.rules import HEALTHY
+
+CARD = Card(
+    name="Holdfast",
+    rule="the planner's best candidate by expected useful throughput until the next change; "
+    "joiners catch up in the background",
+    source="planner/decision.py, detect/progress.py",
+    limits="the planner is asked about a part of the cluster and always from the undisturbed plan, "
+    "its own best, to whose pace it is compared; group and joining times are assumed",
+)
+
+
+def holdfast_costs(job: SimulatedJob, pace: StepTimes) -> PolicyConstants:
+    longest = max(pace.whole) * 2 / 3
+    return PolicyConstants(
+        exit_ms=EXIT_MS,
+        hang_ms=hang_ms(round(longest)),
+        slow_steps=SLOW_STEPS,
+        plan_ms=1_000,
+        groups_ms=2_000,
+        join_ms=SPARE_START_MS + 30_000,
+        save_share=0.01,
+        source="exit 0.3 s and slow 5 steps (goals), hang: the progress watch itself; planning 1 s "
+        "(goal for 16,384 devices); groups 2 s (NCCL shrink) or the planner's estimate; "
+        "spare node 120 s, then 30 s to catch up (assumed); saving 1 % (limit of the snapshotter)",
+    )
+
+
+class Holdfast(Policy):
+    def __init__(self, pace: StepTimes) -> None:
+        super().__init__(pace)
+        self.card = CARD
+        self.costs = holdfast_costs(pace.job, pace)
+        self.adapter = PlannerAdapter(pace.job)
+
+    def decide(self, facts: Facts) -> PolicyDecision:
+        situation = facts.situation
+        if not situation.pipelines:
+            return PolicyDecision(
+                strategy=HEALTHY,
+                reason=f"{facts.change}: nothing is missing",
+                rate=1.0,
+                rate_at_full_speed=1.0,
+                stall=self._stall(facts.change, 0),
+            )
+        answer = self._answer(facts)
+        return PolicyDecision(
+            strategy=answer.strategy,
+            reason=f"{describe(situation, self.job.tensor)}: {answer.reason}",
+            rate=answer.rate,
+            rate_at_full_speed=self._at_full_speed(situation, facts.mtbf_ms, answer),
+            stall=self._stall(facts.change, answer.change_ms),
+            rollback=answer.restores and facts.change == "failed",
+            join_ms=self.costs.join_ms,
+        )
+
+    def _answer(self, facts: Facts) -> PlannedThroughput:
+        """The planner's answer. It sees all losses at once; where it misses the last copy of
+        something, but the losses since the last decision left one, state only has to move.
+        """
+        answer = self.adapter.ask(facts.situation.hurts, facts.mtbf_ms)
+        fresh = facts.fresh.hurts
+        if not answer.restores or (fresh and self.adapter.ask(fresh, facts.mtbf_ms).restores):
+            return answer
+        return PlannedThroughput(
+            "arrange",
+            "copies lost earlier were made up for: state moves, nothing is restored",
+            answer.rate,
+            self.costs.groups_ms + move_ms(self.job),
+        )
+
+    def _at_full_speed(
+        self, situation: ClusterDamage, mtbf_ms: float, answer: PlannedThroughput
+    ) -> float:
+        if not any(speed < 1 for _, hurt in situation.pipelines for _, s in hurt for speed in s):
+            return answer.rate
+        hurts = tuple(
+            hurt
+            for hurt in situation.without_slow().hurts
+            if any(len(seat) < self.job.tensor for _, seat in hurt)
+        )
+        return self.adapter.ask(hurts, mtbf_ms).rate if hurts else 1.0
+
+    def _stall(self, change: str, change_ms: int) -> tuple[tuple[str, int], ...]:
+        """A planned change is prepared in the background and switched at a step boundary: only a
+        failure stops anybody. State that has to move is waited for in either case.
+        """
+        costs = self.costs
+        moving = max(0, change_ms - costs.groups_ms)
+        if change == "failed":
+            return stall(
+                planning=costs.plan_ms,
+                groups=costs.groups_ms,
+                moving_state=moving,
+                lost_work=self.lost_work_ms(),
+            )
+        return stall(moving_state=moving) if change in ("slowed", "recovered") else ()
+
+    def lost_work_ms(self) -> int:
+        """The micro-batches of one pipeline, spread over all others: one more passes each."""
+        share = -(-self.job.micro_batches // max(1, self.job.pipelines - 1))
+        return round((share + self.job.stages - 1) * max(self.pace.whole))
+
+
+def holdfast(pace: StepTimes) -> Policy:
+    return Holdfast(pace)
+
+
+def holdfast_careful(pace: StepTimes) -> Policy:
+    """The same decisions with FT-HSDP's delays: what is left if none of Holdfast's own constants
+    can be kept at 100,000 devices.
+    """
+    policy = Holdfast(pace)
+    policy.card = msgspec.structs.replace(
+        CARD,
+        name="Holdfast, slow delays",
+        rule="as Holdfast, but detection, groups and joining take as long as FT-HSDP's",
+    )
+    policy.costs = msgspec.structs.replace(
+        policy.costs,
+        exit_ms=60_000,
+        hang_ms=60_000,
+        groups_ms=120_000,
+        join_ms=540_000,
+        source="FT-HSDP's: detect 60 s, groups 120 s, back after 10 min; the rest as Holdfast",
+    )
+    return policy

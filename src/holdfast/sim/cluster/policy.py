@@ -1,0 +1,166 @@
+"""A policy: facts in, a decision with its reason out.
+
+The run around it (`run.py`) keeps time, breaks devices and adds up what is lost; a policy only
+says what is done about a situation, how long nobody trains for it, and at what pace training goes
+on. Every policy sees the same events.
+"""
+
+from abc import ABC, abstractmethod
+from math import isinf
+
+import msgspec
+
+from holdfast.sim.cluster.events import Cause
+from holdfast.sim.cluster.health import ClusterDamage
+from holdfast.sim.cluster.job import SimulatedJob
+from holdfast.sim.cluster.pace import StepTimes
+
+MOVE_BYTES_PER_S = 5.3e9
+"""Of state into one node, for every policy. ResiHP: up to 15 s for 10 layers of a 32B model, that
+is 80 GB; data sheets promise far more."""
+SPARE_START_MS = 120_000
+"""Until a spare node runs, for every policy that joins nodes in the background: the scheduling
+part of FT-HSDP's synchronous recovery."""
+
+
+def move_ms(job: SimulatedJob) -> int:
+    """The state of one stage into one node."""
+    return round(1e3 * max(job.layer_counts) * job.layer_bytes / MOVE_BYTES_PER_S)
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy does, where that is written, and what its model leaves out."""
+
+    name: str
+    rule: str
+    source: str
+    limits: str
+
+
+class PolicyConstants(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of a system, in milliseconds, with their sources."""
+
+    exit_ms: int
+    """Until an ended process or closed connection is known."""
+    hang_ms: int
+    """Until silence is known."""
+    slow_steps: int = 0
+    """Steps until a slow device is known; 0: never."""
+    plan_ms: int = 0
+    schedule_ms: int = 0
+    """Until replacement nodes are there and processes started."""
+    load_ms: int = 0
+    groups_ms: int = 0
+    """Communication groups made anew."""
+    first_step_ms: int = 0
+    move_ms: int = 0
+    """State moved between devices before training goes on."""
+    join_ms: int = 0
+    """From the decision until a replaced or restarted node takes part again, in the background."""
+    join_stall_ms: int = 0
+    """What everybody waits for it then."""
+    save_ms: int = 0
+    """Training waits so long for every checkpoint."""
+    save_share: float = 0.0
+    """Share of the time that saving costs where it goes on all the time."""
+    source: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy is told."""
+
+    now_ms: int
+    job: SimulatedJob
+    situation: ClusterDamage
+    change: str
+    """started, failed, failed unused (devices nobody trains on), slowed, recovered, returned or
+    joined.
+    """
+    cause: Cause
+    num_replaceable: int
+    """Nodes that are gone and could come back: by restart, or because there is a spare."""
+    after_rejoin: ClusterDamage
+    """The situation once these have come back."""
+    fresh: ClusterDamage
+    """Only what was lost since the last decision: state is gone for good only if this alone took
+    every copy, as earlier losses have been made up for.
+    """
+    mtbf_ms: float
+    """Estimated from what has been seen so far, and a prior."""
+
+
+class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
+    strategy: str
+    reason: str
+    rate: float
+    """Useful throughput from now on, relative to the healthy job."""
+    rate_at_full_speed: float
+    """The same if no device were slow: tells missing devices from slow ones."""
+    stall: tuple[tuple[str, int], ...] = ()
+    """(cause, milliseconds) in which nobody trains."""
+    rollback: bool = False
+    """Go back to the last checkpoint."""
+    join_ms: int = -1
+    """Replaceable nodes take part again so much later; -1: they are not asked."""
+    rejoin_now: bool = False
+    """Replaceable nodes take part when the stall ends; rates are those with them."""
+
+
+class Policy(ABC):
+    """Common to all policies. They keep no state of a run, only what they have worked out."""
+
+    card: Card
+    costs: PolicyConstants
+
+    def __init__(self, pace: StepTimes) -> None:
+        self.pace = pace
+        self.job = pace.job
+
+    @property
+    def steady(self) -> float:
+        """Throughput without any failure, relative to a job without fault tolerance."""
+        return 1.0
+
+    @property
+    def handles_slow(self) -> bool:
+        return self.costs.slow_steps > 0
+
+    @abstractmethod
+    def decide(self, facts: Facts) -> PolicyDecision:
+        """What is done now, and why."""
+
+    def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
+        """Does this seat not train in this situation? A failure there interrupts nobody."""
+        return False
+
+    def delay_ms(self, cause: Cause) -> int:
+        """From the event until it is known."""
+        if cause.sign == "slow":
+            return round(self.costs.slow_steps * self.pace.healthy_ms)
+        return self.costs.hang_ms if cause.sign == "hang" else self.costs.exit_ms
+
+    def rate_of(self, step_ms: float) -> float:
+        return 0.0 if isinf(step_ms) else self.steady * self.pace.rate(step_ms)
+
+
+def stall(**parts: int) -> tuple[tuple[str, int], ...]:
+    """Parts of a stall by cause, those of no length left out; `_` in a name stands for a space."""
+    return tuple((name.replace("_", " "), span) for name, span in parts.items() if span > 0)
+
+
+def describe(situation: ClusterDamage, tensor: int) -> str:
+    """`2 pipelines short of 9 devices, 1 slow`."""
+    if not situation.pipelines:
+        return "all devices healthy"
+    seats = [seat for _, hurt in situation.pipelines for _, seat in hurt]
+    gone = sum(tensor - len(seat) for seat in seats)
+    slow = sum(any(speed < 1 for speed in seat) for seat in seats)
+    short = len(situation.broken(tensor))
+    parts = []
+    if short:
+        parts.append(
+            f"{short} pipeline{'s' * (short > 1)} short of {gone} device{'s' * (gone > 1)}"
+        )
+    if slow:
+        parts.append(f"{slow} seat{'s' * (slow > 1)} slow")
+    return ", ".join(parts)
