@@ -23,11 +23,11 @@ from holdfast.models.model import LlamaModel
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.runtime.record.profile_merge import merge_profiles
-from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.copier import Copier, CopyReport
-from holdfast.snapshot.gaps import PlacedCopies, Stalls
+from holdfast.snapshot.copying.copier import Copier, CopyReport
+from holdfast.snapshot.copying.gaps import PlacedCopies, Stalls
+from holdfast.snapshot.copying.others import Others, group_of
 from holdfast.snapshot.layout import ArenaLayout, chunk_checksums
-from holdfast.snapshot.others import Others, group_of
+from holdfast.snapshot.memory.arena import Arena, Version
 from holdfast.snapshot.placement import Placement, SpanKey
 from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
 

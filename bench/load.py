@@ -34,15 +34,15 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
-from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.assemble import Want, assemble
-from holdfast.snapshot.catalog import Catalog
 from holdfast.snapshot.layout import KINDS, PARITY, LayoutEntry, chunk_checksums
+from holdfast.snapshot.load.assemble import Want, assemble
+from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding
-from holdfast.snapshot.owners import arena_name, remove
+from holdfast.snapshot.memory.arena import Arena, Version
+from holdfast.snapshot.memory.owners import arena_name, remove
+from holdfast.snapshot.memory.sources import NodeMemory
 from holdfast.snapshot.parity import encode
 from holdfast.snapshot.share import plan_shares
-from holdfast.snapshot.sources import NodeMemory
 
 VERSION = Version(100, 1)
 SHAPE = LlamaShape(dim=768, num_layers=10, num_heads=12, num_kv_heads=4, hidden=2048, vocab=16384)

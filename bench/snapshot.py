@@ -57,7 +57,7 @@ from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
-from holdfast.snapshot.gaps import place_workers
+from holdfast.snapshot.copying.gaps import place_workers
 from holdfast.snapshot.placement import CopyCosts, Placement
 from holdfast.snapshot.share import plan_shares
 

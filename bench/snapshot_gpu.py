@@ -57,10 +57,10 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.timeline import evaluate
 from holdfast.plan.units import Box
-from holdfast.snapshot.arena import Arena
-from holdfast.snapshot.copier import DEVICE_CHUNK_BYTES, Copier, CopyReport
-from holdfast.snapshot.gaps import PlacedCopies, place_workers
+from holdfast.snapshot.copying.copier import DEVICE_CHUNK_BYTES, Copier, CopyReport
+from holdfast.snapshot.copying.gaps import PlacedCopies, place_workers
 from holdfast.snapshot.layout import OTHER, ArenaLayout, LayoutEntry
+from holdfast.snapshot.memory.arena import Arena
 from holdfast.snapshot.placement import CopyCosts, Placement, place
 from holdfast.snapshot.share import plan_shares
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from holdfast.snapshot.snapshotter import Snapshotter  # snapshots
+from holdfast.snapshot.loop.snapshotter import Snapshotter  # snapshots
 
 
 def make_model() -> nn.Module:

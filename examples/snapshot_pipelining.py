@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from holdfast.snapshot.snapshotter import Snapshotter  # snapshots
+from holdfast.snapshot.loop.snapshotter import Snapshotter  # snapshots
 
 MICRO_BATCHES = 4
 

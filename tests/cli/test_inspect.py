@@ -8,9 +8,9 @@ import pytest
 from holdfast.cli import inspect_show
 from holdfast.cli.main import main
 from holdfast.plan.build import regular_plan
-from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.owners import arena_name, remove
-from holdfast.snapshot.persist import write_checkpoint
+from holdfast.snapshot.disk.persist import write_checkpoint
+from holdfast.snapshot.memory.arena import Arena, Version
+from holdfast.snapshot.memory.owners import arena_name, remove
 from holdfast.snapshot.share import plan_shares
 from support.random_plans import make_units
 from support.snapshots import Cluster, fill_slot, random_state

@@ -13,8 +13,8 @@ from holdfast.runtime.config.job_file import SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job
-from holdfast.snapshot.arena import Arena
-from holdfast.snapshot.checkpoints import list_checkpoints
+from holdfast.snapshot.disk.checkpoints import list_checkpoints
+from holdfast.snapshot.memory.arena import Arena
 from support.chaos import check_equal, left_behind, make_config, shared_memory
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]

@@ -1,8 +1,7 @@
 """How many versions are kept, and what goes first when memory is short."""
 
 from holdfast.plan.build import regular_plan
-from holdfast.snapshot.arena_plan import SnapshotOptions, plan_arenas
-from holdfast.snapshot.limit import node_bytes
+from holdfast.snapshot.arena_plan import SnapshotOptions, node_bytes, plan_arenas
 from support.random_plans import make_units
 
 PLAN = regular_plan(make_units(2), replicas=3, micro_batches=3, devices_per_node=1)

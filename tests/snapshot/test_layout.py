@@ -50,7 +50,7 @@ def test_contradictions_are_refused():
         ArenaLayout((entry("a", 1),), rows=(ParityRow("p", ()),)).check()
     with pytest.raises(HoldfastError, match="no entry to be stored in"):
         ArenaLayout((entry("a", 1),), rows=(ParityRow("a", ()),)).check()
-    with pytest.raises(HoldfastError, match="1 to 4 slots, not 5"):
+    with pytest.raises(HoldfastError, match="2 to 4 slots, not 5"):
         ArenaLayout((), num_slots=5).check()
 
 

@@ -9,9 +9,9 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.units import subtract
-from holdfast.snapshot.arena import Version
 from holdfast.snapshot.layout import KINDS, OTHER, PARITY
 from holdfast.snapshot.manifest import Holding, Manifest, newest_complete, survey
+from holdfast.snapshot.memory.arena import Version
 from holdfast.snapshot.share import plan_shares
 from support.random_plans import make_units
 from support.snapshots import Cluster, random_state

@@ -8,15 +8,16 @@ from torch import nn
 
 from holdfast.control.report import Member
 from holdfast.control.worker_ledger import WorkerLedger
-from holdfast.engine.loading import Loaded, load_snapshot
-from holdfast.engine.snapshots import Snapshots
 from holdfast.engine.state import Slice
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
-from holdfast.runtime.agent.arenas import Arenas, HeldArena
 from holdfast.snapshot.arena_plan import SnapshotOptions, node_job
+from holdfast.snapshot.copying.worker_snapshots import WorkerSnapshots
 from holdfast.snapshot.layout import KINDS, ArenaLayout, Version
+from holdfast.snapshot.load.job_state import Loaded, load_snapshot
+from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.memory.node_arenas import NodeArenas
 from holdfast.snapshot.placement import AGREE
 from support.snapshots import State
 
@@ -58,11 +59,12 @@ class Hand:
         self.ledger = WorkerLedger(Member(worker, 1))
         self.sealed_versions: list[Version] = []
         self.waits_s: list[float] = []
-        self.snapshots = Snapshots(
+        self.snapshots = WorkerSnapshots(
             crew.options,
-            self.ledger,
+            worker,
             self,
             device=torch.device("cpu"),
+            current=lambda: Version(self.ledger.version, self.ledger.outcome.epoch),
             num_updates=lambda: self.ledger.version,
         )
 
@@ -76,7 +78,7 @@ class Hand:
 
     def enter(self, since: Version | None = None) -> None:
         self.snapshots.enter(self._crew.plan, self.slices, since)
-        self.snapshots._planning.join()
+        self.snapshots._planning.result()
 
     def apply(self, step: int, epoch: int, state: State) -> None:
         """The optimizer's part of a step: state becomes the one that enters `step`."""
@@ -95,7 +97,7 @@ class Crew:
         self.plan, self.folder = plan, folder
         self.options = SnapshotOptions(job=JOB, **options)
         nodes = dict.fromkeys(map(node_of, plan.workers))
-        self.arenas = {node: Arenas(node_job(JOB, node), folder) for node in nodes}
+        self.arenas = {node: NodeArenas(node_job(JOB, node), folder) for node in nodes}
         self.hands = {worker: Hand(self, worker) for worker in plan.workers}
 
     def enter(self) -> None:

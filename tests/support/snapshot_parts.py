@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.snapshot.arena import Arena, Version
+from holdfast.snapshot.copying.others import Nobody
 from holdfast.snapshot.layout import OTHER, PARITY, ArenaLayout, LayoutEntry, ParityRow
-from holdfast.snapshot.others import Nobody
+from holdfast.snapshot.memory.arena import Arena, Version
 
 
 def entry(key: str, num_bytes: int) -> LayoutEntry:

@@ -14,10 +14,10 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.text import parse_plan
 from holdfast.plan.timeline import evaluate
-from holdfast.snapshot.arena import Arena, Version
-from holdfast.snapshot.copier import Copier, CopyReport
-from holdfast.snapshot.gaps import PlacedCopies, place_workers
+from holdfast.snapshot.copying.copier import Copier, CopyReport
+from holdfast.snapshot.copying.gaps import PlacedCopies, place_workers
 from holdfast.snapshot.layout import LayoutEntry
+from holdfast.snapshot.memory.arena import Arena, Version
 from holdfast.snapshot.placement import CopyCosts
 from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
 from support.cluster import Store

@@ -10,14 +10,14 @@ from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.arena import Arena, ArenaSlot, Version
-from holdfast.snapshot.assemble import LoadReport, Want, assemble
-from holdfast.snapshot.catalog import Catalog
 from holdfast.snapshot.layout import KINDS, OTHER, PARITY, ArenaLayout, LayoutEntry, chunk_checksums
+from holdfast.snapshot.load.assemble import LoadReport, Want, assemble
+from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding, Manifest
+from holdfast.snapshot.memory.arena import Arena, ArenaSlot, Version
+from holdfast.snapshot.memory.sources import NodeMemory
 from holdfast.snapshot.parity import encode
 from holdfast.snapshot.share import Shares, plan_shares
-from holdfast.snapshot.sources import NodeMemory
 
 State = dict[tuple[str, str], Tensor]
 """(tensor, kind) -> the whole of it."""

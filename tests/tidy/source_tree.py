@@ -15,12 +15,8 @@ SRC = ROOT / "src" / "holdfast"
 PURE = ("plan", "schedule", "planner", "control", "detect")
 """Packages that decide: values in, values out, the same on every machine."""
 
-PURE_FILES = (
-    "snapshot.arena_plan",
-    "snapshot.interval",
-    "snapshot.placement",
-)
-"""Files that decide, in a package that also acts."""
+PURE_FOLDERS = ("snapshot",)
+"""Packages that decide and act: the files directly in them are pure, their folders act."""
 
 BUILT = {"build", "dist", "node_modules", "runs", "__pycache__"}
 """Folders that hold no source. Only asked where git does not know what belongs to the project."""
@@ -45,7 +41,12 @@ class Module:
 
     @property
     def is_pure(self) -> bool:
-        return self.package in PURE or self.name.partition(".")[2] in PURE_FILES
+        return self.package in PURE or self.is_pure_file
+
+    @property
+    def is_pure_file(self) -> bool:
+        """A file that decides, in a package that also acts."""
+        return self.package in PURE_FOLDERS and self.name.count(".") == 2 and not self.is_package
 
     @property
     def num_lines(self) -> int:

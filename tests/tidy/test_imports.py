@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidy.source_tree import PURE, Module, assert_none, modules
+from tidy.source_tree import PURE, PURE_FOLDERS, SRC, Module, assert_none, modules
 
 IMPURE_STDLIB = {
     **dict.fromkeys(("time", "datetime", "calendar", "sched"), "time is an argument"),
@@ -38,6 +38,8 @@ IMPURE_STDLIB = {
 }
 
 LIBRARIES_OF_PURE = frozenset({"numpy", "scipy", "msgspec"})
+LIBRARIES_OF_PURE_FILES = LIBRARIES_OF_PURE | {"xxhash"}
+"""Checksums: the same on every machine."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ DIRECTIONS = {
     ),
     "planner": direction("plan schedule", "numpy scipy msgspec", "it chooses plans"),
     "control": direction(
-        "plan", "numpy scipy msgspec", "it orders plans, and runs in the simulator"
+        "plan snapshot",
+        "numpy scipy msgspec",
+        "it orders plans and versions (of snapshot, only what is pure), and runs in the simulator",
     ),
     "detect": direction(
         "plan schedule", "numpy scipy msgspec", "it is usable alone, and runs in the simulator"
@@ -140,15 +144,25 @@ def _objection(module: Module, rule: Direction, name: str) -> str | None:
         known = target in DIRECTIONS and target != ""
         if known and target not in rule.ours | {module.package}:
             return f"{module.package or 'holdfast'} may not ({rule.reason})"
+        if module.is_pure and target in PURE_FOLDERS and not _is_of_pure_file(rest):
+            return "what is pure may import of it only the files directly in its folder"
         return None
     if top in sys.stdlib_module_names:
         return IMPURE_STDLIB.get(top) if module.is_pure else None
-    libraries = LIBRARIES_OF_PURE if module.is_pure else rule.libraries
+    libraries = rule.libraries
+    if module.is_pure:
+        libraries = LIBRARIES_OF_PURE_FILES if module.is_pure_file else LIBRARIES_OF_PURE
     if libraries is not None and top not in libraries:
         return f"not among its libraries ({rule.reason})"
     if module.is_pure and f"{name}.".startswith("numpy.random."):
         return "chance would make runs differ"
     return None
+
+
+def _is_of_pure_file(name: str) -> bool:
+    """`snapshot.layout.Version` is of a file, `snapshot.memory.arena` of a folder."""
+    package, _, rest = name.partition(".")
+    return (SRC / package / f"{rest.partition('.')[0]}.py").is_file()
 
 
 def uses_of_numpy_random(module: Module) -> Iterator[str]:
@@ -238,6 +252,11 @@ def test_who_decides_may_not_look_at_observe():
         ("holdfast.engine.x", "from holdfast.runtime import wire"),
         ("holdfast.runtime.x", "from holdfast.cli.main import main"),
         ("holdfast.errors", "from holdfast.plan import plan"),
+        ("holdfast.control.x", "from holdfast.snapshot.memory.arena import Arena"),
+        ("holdfast.control.x", "from holdfast.snapshot import memory"),
+        ("holdfast.snapshot.x", "from holdfast.snapshot.load.recover import recover"),
+        ("holdfast.snapshot.x", "import torch"),
+        ("holdfast.snapshot.x", "import mmap\nimport os"),
         ("holdfast.surprise.x", ""),
     ],
 )
@@ -251,6 +270,9 @@ def test_the_rule_can_fail(name, text):
         ("holdfast.plan.x", "import math\nimport numpy as np\nfrom scipy.optimize import linprog"),
         ("holdfast.plan.x", "from holdfast.errors import invariant\nfrom .units import Unit"),
         ("holdfast.control.x", "from holdfast.plan.plan import Plan"),
+        ("holdfast.control.x", "from holdfast.snapshot.layout import Version"),
+        ("holdfast.snapshot.x", "import xxhash\nfrom holdfast.snapshot import layout"),
+        ("holdfast.snapshot.memory.x", "import os\nimport torch"),
         ("holdfast.sim.x", "import random\nfrom holdfast.observe import journal"),
         ("holdfast.cli.x", "import torch\nfrom holdfast import __version__"),
     ],

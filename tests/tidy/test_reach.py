@@ -39,9 +39,10 @@ EXCEPTIONS = {
     "holdfast.plan.transfer_rounds": "no job moves state in rounds yet",
     "holdfast.planner.peers": "bench/planner.py compares with it",
     "holdfast.planner.transition_cost": "prices those rounds; no job asks it yet",
-    "holdfast.snapshot.snapshotter": ALONE,
+    "holdfast.snapshot.loop": ALONE,
+    "holdfast.snapshot.loop.snapshotter": ALONE,
     "holdfast.snapshot.survival": "no job sets its interval of checkpoints by it yet",
-    "holdfast.snapshot.trees": ALONE,
+    "holdfast.snapshot.loop.trees": ALONE,
 }
 """Module: why it may stay although no command leads to it."""
 
@@ -51,7 +52,7 @@ TESTED_THROUGH = {
     "holdfast.control.planned": "the coordinator",
     "holdfast.sim.fuzz.joins": "the fuzzer's worker",
     "holdfast.sim.fuzz.office": "the fuzzer's world",
-    "holdfast.snapshot.device_mover": "the copier, where there is a device",
+    "holdfast.snapshot.copying.device_mover": "the copier, where there is a device",
 }
 """Module that no test imports: through what it is tested."""
 

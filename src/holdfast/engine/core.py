@@ -24,12 +24,12 @@ from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.engine.reports import StepReport
-from holdfast.engine.snapshots import Keeper, Snapshots
 from holdfast.engine.state import Slice
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.snapshot.arena_plan import SnapshotOptions
-from holdfast.snapshot.gaps import Gaps
+from holdfast.snapshot.copying.gaps import Gaps
+from holdfast.snapshot.copying.worker_snapshots import Keeper, WorkerSnapshots
 from holdfast.snapshot.layout import Version
 
 POLL_S = 0.02
@@ -79,7 +79,7 @@ class TrainerCore:
         self._stopping = self._stopped = self._left = False
         self._broken_at = self._ended_at = 0.0
         """When this worker could not go on; when its last step was over."""
-        self.snapshots: Snapshots | None = None
+        self.snapshots: WorkerSnapshots | None = None
         self._closer: Background[None] | None = None
         link.on_freeze(self.interrupt)
 
@@ -92,16 +92,22 @@ class TrainerCore:
     def gaps(self, gaps: Gaps) -> None:
         self._hooks.gaps = gaps
 
-    def keep_snapshots(self, options: SnapshotOptions, keeper: Keeper) -> Snapshots:
+    def keep_snapshots(self, options: SnapshotOptions, keeper: Keeper) -> WorkerSnapshots:
         """From the next epoch on; `keeper` makes the memory for them."""
-        self.gaps = self.snapshots = Snapshots(
+        self.gaps = self.snapshots = WorkerSnapshots(
             options,
-            self.ledger,
+            self.worker,
             keeper,
             device=self._workshop.device,
+            current=self._snapshot_version,
             num_updates=lambda: self._num_updates,
         )
         return self.snapshots
+
+    def _snapshot_version(self) -> Version | None:
+        """What a snapshot of this worker's state would be called."""
+        outcome = self.ledger.outcome
+        return Version(self.ledger.version, outcome.epoch) if outcome is not None else None
 
     def _snapshot_epoch(self, since: Version | None = None) -> None:
         """Snapshots are of the epoch that was entered; `since`: see there."""

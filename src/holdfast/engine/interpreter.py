@@ -34,7 +34,7 @@ from holdfast.errors import InternalError
 from holdfast.plan.actions import Action
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Hop, Plan
-from holdfast.snapshot.gaps import Gaps, NoGaps
+from holdfast.snapshot.copying.gaps import Gaps, NoGaps
 from holdfast.snapshot.placement import AGREE
 
 

@@ -23,7 +23,6 @@ from holdfast.engine.core import POLL_S
 from holdfast.engine.epoch import LiveEpoch
 from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.loading import load_checkpoint, load_snapshot
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.plan_changes import ChangingTrainer
 from holdfast.engine.reports import RecoveryReport, RestoreReport
@@ -33,6 +32,7 @@ from holdfast.plan.exchanges import plan_exchanges, restrict
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.load.job_state import load_checkpoint, load_snapshot
 
 _WORD_S = 60.0
 

@@ -14,7 +14,7 @@ more until the next is copied, too.
 import msgspec
 
 from holdfast.plan.plan import Plan
-from holdfast.snapshot.limit import node_bytes
+from holdfast.snapshot.arena_places import arena_bytes
 from holdfast.snapshot.share import Shares, plan_shares
 
 
@@ -36,6 +36,11 @@ class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
 def node_job(job: str, node: str) -> str:
     """Every node owns its arenas under a name of its own, as several may share a machine."""
     return f"{job}.{node}"
+
+
+def job_of(owner: str, node: str) -> str:
+    """The job of an owner's name (the inverse of `node_job`)."""
+    return owner.removesuffix(f".{node}")
 
 
 class ArenaPlan(msgspec.Struct, frozen=True):
@@ -62,6 +67,14 @@ def plan_arenas(plan: Plan, options: SnapshotOptions) -> ArenaPlan:
             told.append(f"{kept} would take {size} bytes on {node}")
     told.append(f"{options.memory_limit_bytes} bytes are allowed: no snapshots in memory")
     return ArenaPlan(None, options.every, "; ".join(told))
+
+
+def node_bytes(shares: Shares) -> dict[str, int]:
+    """Shared memory every node needs, to the byte."""
+    found: dict[str, int] = {}
+    for layout in (*shares.layouts, *shares.copies):
+        found[layout.node] = found.get(layout.node, 0) + arena_bytes(layout)
+    return found
 
 
 def _shares(plan: Plan, dtype: str, *, parity: bool, num_slots: int) -> Shares:

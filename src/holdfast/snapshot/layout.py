@@ -87,9 +87,8 @@ class ArenaLayout(msgspec.Struct, frozen=True, dict=True):
     rows: tuple[ParityRow, ...] = ()
     tensors: tuple[Whole, ...] = ()
     num_slots: int = 2
-    """One where host memory is short: a version is then overwritten once it is persisted. Three
-    where there is plenty: one may then be persisted while the others take turns. Four where one is
-    kept until another node has copied the next.
+    """Two where versions are apart, three where every step is kept, one more where a version stays
+    until another node has copied the next (`arena_plan`).
     """
 
     @property
@@ -132,8 +131,8 @@ class ArenaLayout(msgspec.Struct, frozen=True, dict=True):
         """Refuse a layout that contradicts itself."""
         if self.chunk_bytes < 1:
             raise HoldfastError(f"chunks of {self.chunk_bytes} bytes: at least 1 needed")
-        if self.num_slots not in (1, 2, 3, 4):
-            raise HoldfastError(f"an arena has 1 to 4 slots, not {self.num_slots}")
+        if self.num_slots not in (2, 3, 4):
+            raise HoldfastError(f"an arena has 2 to 4 slots, not {self.num_slots}")
         seen: set[str] = set()
         for entry in self.checked:
             if entry.key in seen:

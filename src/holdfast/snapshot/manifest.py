@@ -72,6 +72,14 @@ class Manifest(msgspec.Struct, frozen=True):
                 )
 
 
+class HeldArena(msgspec.Struct, frozen=True):
+    """What one arena has, for those who do not have the memory."""
+
+    worker: str
+    plan: str
+    versions: tuple[Version, ...]
+
+
 class VersionStatus(msgspec.Struct, frozen=True):
     """A version under one plan, and what is to be said of it."""
 

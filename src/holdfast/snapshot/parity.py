@@ -12,13 +12,22 @@ computed from the row.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from holdfast.errors import invariant
-from holdfast.snapshot.arena import ArenaSlot
 from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, ParityRow, chunk_checksums
+
+
+class RowMemory(Protocol):
+    """A slot in which rows are written."""
+
+    @property
+    def layout(self) -> ArenaLayout: ...
+
+    def bytes(self, key: str) -> memoryview: ...
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -70,7 +79,7 @@ def xor_into(target: memoryview, data: memoryview) -> None:
     np.bitwise_xor(ours[8 * num_words :], theirs[8 * num_words :], out=ours[8 * num_words :])
 
 
-def encode(slot: ArenaSlot, source: Callable[[LayoutEntry], memoryview]) -> dict[str, list[int]]:
+def encode(slot: RowMemory, source: Callable[[LayoutEntry], memoryview]) -> dict[str, list[int]]:
     """Fold everything at once; the checksums of the rows and of what went into them."""
     chunk_bytes = slot.layout.chunk_bytes
     checksums: dict[str, list[int]] = {}

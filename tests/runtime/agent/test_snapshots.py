@@ -6,7 +6,6 @@ import pytest
 
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.agent import snapshots as agent_snapshots
-from holdfast.runtime.agent.arenas import Arenas, pack_layouts
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.config.job_file import JobConfig, JobSection, SnapshotSection
 from holdfast.runtime.launch.fork_server import Exited, Forked
@@ -25,6 +24,7 @@ from holdfast.runtime.wire.snapshot_messages import (
     Sealed,
 )
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.memory.node_arenas import NodeArenas, pack_layouts
 from holdfast.snapshot.share import plan_shares
 from support.random_plans import make_units
 
@@ -68,7 +68,7 @@ def told():
 
 @pytest.fixture
 def agent(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(agent_snapshots, "Arenas", lambda job: Arenas(job, tmp_path))
+    monkeypatch.setattr(agent_snapshots, "NodeArenas", lambda job: NodeArenas(job, tmp_path))
     monkeypatch.setattr(agent_snapshots, "WorkerProcess", Process)
     config = JobConfig(
         job=JobSection(steps=1), snapshot=SnapshotSection(every=1, persist_every_steps=7)
@@ -109,7 +109,7 @@ def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, capsys):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Arenas, "make", fail)
+    monkeypatch.setattr(NodeArenas, "make", fail)
     worker = Process()
     ask(agent, worker, MINE)
     assert worker.sent == []
@@ -117,14 +117,14 @@ def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, capsys):
 
 
 def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, capsys):
-    make = Arenas.make
+    make = NodeArenas.make
 
     def fail(arenas, layouts):
         if layouts[0].is_copy:
             raise OSError(28, "No space left on device")
         return make(arenas, layouts)
 
-    monkeypatch.setattr(Arenas, "make", fail)
+    monkeypatch.setattr(NodeArenas, "make", fail)
     worker = Process()
     ask(agent, worker, *STAGES)
     assert len(worker.sent) == len(agent.held()) == 1

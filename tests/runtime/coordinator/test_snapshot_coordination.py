@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.plan.build import regular_plan
-from holdfast.runtime.agent.persisting import JobWriter
 from holdfast.runtime.coordinator.snapshot_coordination import SnapshotCoordination
 from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex
 from holdfast.runtime.coordinator.snapshot_interval import SnapshotIntervalControl
@@ -18,6 +17,7 @@ from holdfast.runtime.wire.snapshot_messages import (
     Persisted,
     SnapshotEvery,
 )
+from holdfast.snapshot.disk.job_writer import JobWriter
 from holdfast.snapshot.interval import SEEN_VERSIONS, IntervalRule
 from holdfast.snapshot.layout import Version
 from support.kept_state import JOB, Crew

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.plan.build import regular_plan
-from holdfast.runtime.agent.copying import CopyKeeper
 from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex, all_slots
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.memory.peer_copies import CopyKeeper
 from support.kept_state import JOB, Crew
 from support.random_plans import make_units
 from support.snapshots import random_state

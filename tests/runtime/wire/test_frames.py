@@ -9,7 +9,6 @@ from holdfast.control.report import LOSS_ADDEND, Member, Outcome, WorkerReport
 from holdfast.control.state import WorkerState
 from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.plan.profile import Link, Profile, UnitCost
-from holdfast.runtime.agent.arenas import HeldArena
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire import frames as wire
@@ -46,6 +45,7 @@ from holdfast.runtime.wire.messages import (
     VoidMessage,
 )
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
 
 MEMBER = Member("n0.g1", 2)
 OUTCOME = Outcome(3, 1, 2.5, 64, 1.0, 0.5, True)

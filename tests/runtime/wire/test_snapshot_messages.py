@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from holdfast.runtime.agent.arenas import HeldArena
 from holdfast.runtime.wire import messages, snapshot_messages
 from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.snapshot_messages import Copy, Keeps, Sealed
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
 
 UNIONS = messages.ToWorker | messages.FromWorker | messages.ToCoordinator | messages.ToAgent
 V7 = Version(7, 2)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from holdfast.control.report import Member
 from holdfast.errors import HoldfastError
-from holdfast.runtime.agent.arenas import Arenas, HeldArena, unpack_layouts
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker
 from holdfast.runtime.wire.message import Message
@@ -28,6 +27,8 @@ from holdfast.runtime.wire.snapshot_messages import (
 )
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.layout import ArenaLayout
+from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.memory.node_arenas import NodeArenas, unpack_layouts
 
 CHECKPOINTS, COPIES = "checkpoints", "copies"
 
@@ -45,7 +46,7 @@ class AgentSnapshots:
         self._node, self._assignment, self._tell = node, assignment, tell
         self._forker, self._log_dir = forker, log_dir
         memory = assignment.memory
-        self._arenas = Arenas(node_job(memory, node)) if memory else None
+        self._arenas = NodeArenas(node_job(memory, node)) if memory else None
         self._plans: dict[str, str] = {}
         """What each worker has asked for last."""
         self._aides: dict[str, WorkerProcess] = {}

@@ -16,7 +16,7 @@ from holdfast.control.state import Kept
 from holdfast.observe import events
 from holdfast.observe.events import Event
 from holdfast.observe.run_directory import CHECKPOINTS
-from holdfast.runtime.agent.arenas import HeldArena, reachable, snapshot_options
+from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.coordinator.copy_rounds import CopyRounds
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex
@@ -25,9 +25,11 @@ from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.snapshot_messages import Copied, DropArenas, Persist, Persisted
 from holdfast.snapshot.arena_plan import node_job
-from holdfast.snapshot.checkpoints import list_checkpoints
+from holdfast.snapshot.disk.checkpoints import list_checkpoints
 from holdfast.snapshot.interval import IntervalRule
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.memory.node_arenas import reachable
 
 LAST_WRITE_S = 60.0
 """How long the end of a job waits for its last checkpoint."""

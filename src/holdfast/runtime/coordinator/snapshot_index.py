@@ -12,10 +12,9 @@ from holdfast.control.state import Kept
 from holdfast.plan.exchanges import plan_exchanges
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
-from holdfast.runtime.agent.arenas import HeldArena
 from holdfast.snapshot.arena_plan import SnapshotOptions, plan_arenas
 from holdfast.snapshot.layout import ArenaLayout, Version
-from holdfast.snapshot.manifest import Holding, Manifest, VersionStatus
+from holdfast.snapshot.manifest import HeldArena, Holding, Manifest, VersionStatus
 from holdfast.snapshot.share import plan_digest
 
 NodeWorker = tuple[str, str]

@@ -40,7 +40,6 @@ from holdfast.observe.run_directory import (
 )
 from holdfast.plan.workers import node_of
 from holdfast.runtime.agent.agent import AgentSpec
-from holdfast.runtime.agent.arenas import remove_all
 from holdfast.runtime.faults.injector import place_faults
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import WARM_DEADLINE_S, ForkServer, ForkServerGone
@@ -67,7 +66,8 @@ from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.secret import make_secret, write_secret
 from holdfast.runtime.worker.progress_page import now_ms
 from holdfast.snapshot.arena_plan import node_job
-from holdfast.snapshot.owners import JobLock, clean
+from holdfast.snapshot.memory.node_arenas import remove_all
+from holdfast.snapshot.memory.owners import JobLock, clean
 
 LEAVE_DEADLINE_S = 30.0
 NODE_RESTART_S = 0.5

@@ -33,7 +33,7 @@ from holdfast.runtime.config.job_file import (
     ParallelSection,
 )
 from holdfast.runtime.launch.job import Job, resolve_backend
-from holdfast.snapshot.checkpoints import choose_checkpoint
+from holdfast.snapshot.disk.checkpoints import choose_checkpoint
 
 
 def prepare_job(config: JobConfig) -> Job:

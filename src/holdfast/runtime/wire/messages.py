@@ -36,7 +36,6 @@ from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.profile import Profile
-from holdfast.runtime.agent.arenas import HeldArena
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.message import Message
@@ -55,6 +54,7 @@ from holdfast.runtime.wire.snapshot_messages import (
     SnapshotEvery,
     Unloadable,
 )
+from holdfast.snapshot.manifest import HeldArena
 
 # To a worker.
 

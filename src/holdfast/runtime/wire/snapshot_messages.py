@@ -2,9 +2,9 @@
 
 import msgspec
 
-from holdfast.runtime.agent.arenas import HeldArena
 from holdfast.runtime.wire.message import Message
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
 
 # To a worker, or to a process of its node that does not train.
 

@@ -17,7 +17,6 @@ from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport,
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan
-from holdfast.runtime.agent.arenas import Layouts, pack_layouts
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.record.final_state import write_final
 from holdfast.runtime.wire import messages
@@ -39,6 +38,7 @@ from holdfast.runtime.wire.messages import (
 )
 from holdfast.runtime.wire.snapshot_messages import ArenaReady, ArenaWanted, Sealed, SnapshotEvery
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.memory.node_arenas import Layouts, pack_layouts
 
 WARM_UP_STEPS = 2
 """Of every epoch; left out of what is measured."""

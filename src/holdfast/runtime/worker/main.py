@@ -13,14 +13,12 @@ import torch
 from holdfast.control.report import Member
 from holdfast.engine.groups import GroupBroken, first_line
 from holdfast.engine.interpreter import Hooks
-from holdfast.engine.loading import CannotRestore
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.workers import parse_worker
-from holdfast.runtime.agent.arenas import snapshot_options
-from holdfast.runtime.agent.copying import run_copying
-from holdfast.runtime.agent.persisting import run_persisting
+from holdfast.runtime.agent.sidecars import run_copying, run_persisting
 from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.faults.in_worker import WorkerFaults
 from holdfast.runtime.launch.prepare import make_data, make_model, trainer_config
 from holdfast.runtime.launch.store import connect_store
@@ -29,6 +27,7 @@ from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, To
 from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec, Unloadable
 from holdfast.runtime.worker.agent_link import WorkerLink
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
+from holdfast.snapshot.load.job_state import CannotRestore
 
 
 def run_worker(sock: socket.socket, page_fd: int = -1) -> int:

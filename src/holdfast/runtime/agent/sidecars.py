@@ -1,0 +1,74 @@
+"""Sidecars: processes of a node that do not train. One writes checkpoints for the whole job, one
+copies what this node keeps for workers of other nodes.
+
+The agent forks them from the fork server, passes the coordinator's messages on, and starts another
+one when one ends.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.wire.frames import Channel
+from holdfast.runtime.wire.messages import ToWorker
+from holdfast.runtime.wire.snapshot_messages import (
+    Copied,
+    Copy,
+    CopySpec,
+    Persist,
+    Persisted,
+    PersistSpec,
+)
+from holdfast.snapshot.disk.job_writer import JobPersister
+from holdfast.snapshot.disk.persister import Attempt, Due
+from holdfast.snapshot.memory.peer_copies import CopyFailed, CopyKeeper
+
+
+def run_copying(spec: CopySpec, channel: Channel[ToWorker]) -> int:
+    """Such a process's whole life, after its first message."""
+    os.nice(19)
+    keeper = CopyKeeper(spec.memory, spec.node)
+    while isinstance(message := channel.receive(), Copy):
+        error = ""
+        try:
+            keeper.copy(message.version, message.plan, message.before)
+        except (CopyFailed, HoldfastError, OSError) as failure:
+            error = str(failure)
+        channel.send(Copied(version=message.version, error=error))
+    return 0
+
+
+def run_persisting(spec: PersistSpec, channel: Channel[ToWorker]) -> int:
+    """Such a process's whole life, after its first message. Only what writes is of low priority: a
+    version has to be held before training overwrites it.
+    """
+
+    def report(attempt: Attempt) -> None:
+        channel.send(
+            Persisted(
+                version=attempt.version,
+                reason=attempt.reason,
+                seconds=attempt.seconds,
+                path=attempt.path,
+                error=attempt.error,
+            )
+        )
+
+    def start() -> JobPersister:
+        os.nice(19)  # this thread, and those it starts
+        return JobPersister(
+            spec.memory,
+            Path(spec.checkpoints),
+            Due(spec.every_steps, spec.every_s),
+            report,
+            keep_latest_k=spec.keep_latest_k,
+            first_step=spec.first_step,
+        )
+
+    with ThreadPoolExecutor(1) as starter:
+        persisting = starter.submit(start).result()
+    while isinstance(message := channel.receive(), Persist):
+        persisting.offer(message.version, message.demand)
+    persisting.close()
+    return 0

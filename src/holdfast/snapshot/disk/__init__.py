@@ -1,0 +1,1 @@
+"""Persistent checkpoints: directories that plain DCP reads, written from committed versions."""

@@ -1,0 +1,80 @@
+"""Loading a worker's slices: from what is left of a version in memory, or from a checkpoint.
+
+Every arena of the job that this machine can reach is a source; all bytes are verified. (Nodes on
+other machines would be reached over their agents; there is no such way yet.)
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.snapshot.disk.checkpoints import choose_checkpoint
+from holdfast.snapshot.disk.dcp import Checkpoint
+from holdfast.snapshot.layout import KINDS, Version
+from holdfast.snapshot.load.assemble import StateSlice, Want, assemble
+from holdfast.snapshot.load.recover import recover
+from holdfast.snapshot.memory.arena import SHARED_MEMORY
+from holdfast.snapshot.memory.job_memory import open_memories
+
+
+class CannotRestore(HoldfastError):
+    """A version cannot be had from anywhere, whoever said it was whole."""
+
+    def __init__(self, version: Version, why: str) -> None:
+        super().__init__(f"{version}: {why}")
+        self.version = version
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    version: Version
+    num_updates: int
+    bytes_by_origin: dict[str, int]
+    reasons: tuple[str, ...]
+    """Why some of it did not come from where it was looked for first."""
+
+
+def load_snapshot(
+    slices: Mapping[str, StateSlice],
+    version: Version,
+    *,
+    job: str,
+    node: str,
+    checkpoints: str = "",
+    folder: Path = SHARED_MEMORY,
+) -> Loaded:
+    """Fill all slices with this version and no other; CannotRestore if it cannot be had."""
+    root = Path(checkpoints) if checkpoints else None
+    with open_memories(job, folder) as memories:
+        try:
+            found = recover(
+                wants_of(slices), memories, root, here=node, accept=lambda held: held == version
+            )
+        except HoldfastError as error:
+            raise CannotRestore(version, str(error)) from None
+        report = found.report
+        reasons = (*found.passed, *report.reasons())
+        return Loaded(version, _updates(found.values, version), report.bytes_by_origin(), reasons)
+
+
+def load_checkpoint(slices: Mapping[str, StateSlice], root: Path, step: int) -> Loaded:
+    """Fill all slices from the checkpoint of one step."""
+    checkpoint = Checkpoint(choose_checkpoint(root, step))
+    report = assemble(wants_of(slices), None, checkpoint)
+    updates = _updates(checkpoint.values(), checkpoint.version)
+    return Loaded(checkpoint.version, updates, report.bytes_by_origin(), ())
+
+
+def wants_of(slices: Mapping[str, StateSlice]) -> list[Want]:
+    return [
+        Want(piece.tensor, kind, piece.box, piece.part(kind, piece.box))
+        for piece in slices.values()
+        for kind in KINDS
+    ]
+
+
+def _updates(values: Mapping[str, object], version: Version) -> int:
+    """Of the optimizer; a plain loop that does not say applies every step."""
+    found = values.get("step", version.step)
+    return found if isinstance(found, int) else version.step

@@ -1,0 +1,1 @@
+"""Snapshots in any PyTorch training loop, without the rest of Holdfast."""

@@ -1,0 +1,1 @@
+"""Host memory that outlives the processes that use it: arenas, their owners, peers' copies."""

@@ -1,0 +1,65 @@
+"""Where bytes of a version can be read: the memory of this node, or of another.
+
+A source gives bytes as they are; it promises nothing about them. Whoever reads verifies.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from holdfast.snapshot.manifest import ArenaPlace, Manifest
+from holdfast.snapshot.memory.arena import Arena, ArenaSlot
+
+
+class Unreadable(Exception):
+    """A source cannot give these bytes: it is gone, or holds another version by now."""
+
+
+class Source(Protocol):
+    """The memory of one node. An agent's connection to another agent is one."""
+
+    node: str
+
+    def manifests(self) -> list[Manifest]:
+        """Of everything committed there."""
+
+    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
+        """Bytes `start` .. `stop - 1` of an entry or row; Unreadable, or OSError."""
+
+    def confirm(self, place: ArenaPlace) -> None:
+        """Unreadable if bytes given out earlier may have been overwritten since."""
+
+
+class NodeMemory:
+    """Arenas mapped into this process. What it gives out is the memory itself, not a copy."""
+
+    def __init__(self, node: str, arenas: Iterable[Arena]) -> None:
+        self.node = node
+        self.arenas = {(arena.layout.worker, arena.layout.plan): arena for arena in arenas}
+
+    def manifests(self) -> list[Manifest]:
+        slots = [
+            arena.slot(version)
+            for arena in self.arenas.values()
+            for version in arena.versions().values()
+        ]
+        return [manifest_of(slot, self.node) for slot in slots if slot is not None]
+
+    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
+        slot = self._slot(place)
+        if key not in slot.layout.by_key:
+            raise Unreadable(f"{self.node} keeps no {key!r} for {place.worker}")
+        return slot.memory(key)[start:stop]
+
+    def confirm(self, place: ArenaPlace) -> None:
+        self._slot(place)
+
+    def _slot(self, place: ArenaPlace) -> ArenaSlot:
+        arena = self.arenas.get((place.worker, place.plan))
+        slot = arena.slot(place.version) if arena is not None else None
+        if slot is None:
+            raise Unreadable(f"{self.node} has no {place} any more")
+        return slot
+
+
+def manifest_of(slot: ArenaSlot, node: str) -> Manifest:
+    return Manifest(node, slot.version, slot.layout, slot.checksums())
