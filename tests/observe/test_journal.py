@@ -27,6 +27,7 @@ def test_steps_are_metrics_and_the_rest_is_the_journal(tmp_path):
     ]
     (line,) = read_lines(metrics)
     assert list(line) == [
+        "time",
         "step",
         "epoch",
         "loss",

@@ -9,6 +9,40 @@ from typing import Any
 
 import msgspec
 
+FAILURE_KINDS = (
+    "killed",
+    "error",
+    "exited",
+    "hung",
+    "node lost",
+    "unreachable",
+    "silent",
+    "blamed",
+    "other",
+)
+"""How a worker can be lost."""
+
+_PHRASES = (
+    ("agent of", "node lost"),
+    ("is dead", "node lost"),
+    ("cannot be reached", "unreachable"),
+    ("does not answer", "silent"),
+    ("was killed by", "killed"),
+    ("failed:", "error"),
+    ("exit status", "exited"),
+    ("process has ended", "exited"),
+    ("stopped by a signal", "hung"),
+    ("stays in action", "hung"),
+    ("no progress", "hung"),
+    ("again and again", "blamed"),
+)
+"""What the coordinator says of a lost worker, and the kind of failure it is; the first counts."""
+
+
+def failure_kind(reason: str) -> str:
+    """The kind of failure a verdict's words describe."""
+    return next((kind for phrase, kind in _PHRASES if phrase in reason), "other")
+
 
 def event_name(name: str) -> str:
     """`PlanChanged` -> `plan_changed`."""
@@ -163,6 +197,22 @@ class WorkerFailed(Event, frozen=True, kw_only=True):
     """The one it was in."""
 
 
+class WorkerLost(Event, frozen=True, kw_only=True):
+    """This process takes no part any more; the reason says what was seen."""
+
+    worker: str
+    incarnation: int
+    kind: str
+    """One of FAILURE_KINDS."""
+
+
+class WorkerRestarted(Event, frozen=True, kw_only=True):
+    """Again, in place of a process that was lost."""
+
+    worker: str
+    incarnation: int
+
+
 class JobEnded(Event, frozen=True, kw_only=True):
     outcome: str
     """finished, stopped or failed"""
@@ -186,6 +236,8 @@ AnyEvent = (
     | FaultInjected
     | StopRequested
     | WorkerFailed
+    | WorkerLost
+    | WorkerRestarted
     | JobEnded
 )
 _DECODER = msgspec.json.Decoder(AnyEvent)

@@ -51,7 +51,7 @@ class Journal:
         fields = event_fields(event)
         if isinstance(event, StepDone):
             del fields["event"], fields["reason"]
-            self._steps.write(fields)
+            self._steps.write({"time": self._now(), **fields})
         else:
             self._events.write({"time": self._now(), **fields})
 

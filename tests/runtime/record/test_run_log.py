@@ -4,7 +4,7 @@ from holdfast.control.journal_entries import Fenced, Ordered, TermBegun
 from holdfast.control.order import FullPlan, Order, PlanWithout
 from holdfast.control.report import Member
 from holdfast.engine.reports import RecoveryReport, StepReport
-from holdfast.observe.events import PlanStarted, Recovered, StepDone, WorkersReady
+from holdfast.observe.events import PlanStarted, Recovered, StepDone, WorkerLost, WorkersReady
 from holdfast.observe.journal import read_journal, read_metrics
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.plan.build import regular_plan
@@ -68,12 +68,14 @@ def test_what_happens_is_written_down(open_chronicle, run_dir):
     chronicle, sizes = open_chronicle(), []
     chronicle.on_write = lambda *size: sizes.append(size)
     live(chronicle)
-    started, recovered = read_journal(run_dir / "journal.jsonl")
+    started, lost, recovered = read_journal(run_dir / "journal.jsonl")
+    assert isinstance(lost, WorkerLost)
+    assert lost.worker == B.name
     assert isinstance(started, PlanStarted)
     assert isinstance(recovered, Recovered)
     assert (recovered.epoch, recovered.lost, recovered.reason) == (2, (B.name,), "B is out")
     assert [done.step for done in read_metrics(run_dir / "metrics.jsonl")] == [0, 1]
-    assert len(sizes) == 4
+    assert len(sizes) == 5
     assert chronicle.loss == 1.0
     assert parse_plan((run_dir / "plans/epoch-1.toml").read_text()) == PLAN
     assert (run_dir / "plans/epoch-2.toml").is_file()
@@ -88,7 +90,7 @@ def test_a_successor_writes_nothing_twice(open_chronicle, run_dir):
     successor.hear(A, step(1, 2))
     successor.hear(A, RecoveryMessage(report=RecoveryReport(1, 2, 0.1, 2, False)))
     successor.hear(A, step(2, 2))
-    assert len(read_journal(run_dir / "journal.jsonl")) == 2
+    assert len(read_journal(run_dir / "journal.jsonl")) == 3
     assert [done.step for done in read_metrics(run_dir / "metrics.jsonl")] == [0, 1, 2]
 
 

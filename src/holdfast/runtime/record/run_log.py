@@ -7,7 +7,7 @@ coordinator that takes over goes on where the files end.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.control.journal_entries import Dropped, Fenced, JournalEntry, Ordered
+from holdfast.control.journal_entries import Dropped, Fenced, JournalEntry, Ordered, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.report import Member
 from holdfast.control.rules import Rules
@@ -19,7 +19,10 @@ from holdfast.observe.events import (
     Recovered,
     Restored,
     StepDone,
+    WorkerLost,
+    WorkerRestarted,
     WorkersReady,
+    failure_kind,
 )
 from holdfast.observe.journal import Journal, read_journal, read_metrics
 from holdfast.observe.run_directory import JOURNAL, METRICS, RunDirectory, plan_name
@@ -118,7 +121,11 @@ class RunLog:
                 self.tell(events)
             case Dropped(number=number):
                 self.ledger.drop(number)
-            case Fenced(member=member):
+            case Started(member=member) if is_new and member.incarnation > 1:
+                self.tell([WorkerRestarted(worker=member.name, incarnation=member.incarnation)])
+            case Fenced(member=member, reason=reason):
+                if is_new:
+                    self.tell([_lost(member, reason)])
                 self.tell(self.ledger.lose(member.name))
 
     def ready(self, pids: dict[str, int]) -> None:
@@ -157,6 +164,15 @@ class RunLog:
 
     def close(self) -> None:
         self._journal.close()
+
+
+def _lost(member: Member, reason: str) -> WorkerLost:
+    return WorkerLost(
+        worker=member.name,
+        incarnation=member.incarnation,
+        kind=failure_kind(reason),
+        reason=reason,
+    )
 
 
 def _started(number: int, step: int, plan: Plan) -> PlanStarted:
