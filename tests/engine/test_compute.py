@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from holdfast.engine.compute import total
+from holdfast.engine.compute import Computation, total
+from holdfast.engine.groups import GroupBroken
 from holdfast.engine.measure import Stopwatch
 from holdfast.errors import InternalError
 from holdfast.models.llama import initial_state
@@ -162,6 +163,63 @@ def test_a_step_that_was_broken_off_is_forgotten():
     run_whole(computation, 0)
     computation.forget()
     assert computation.finish() == {}
+
+
+class BreakingGroup:
+    """A member of a pair whose peer is lost in the call of this number."""
+
+    rank, size = 0, 2
+
+    def __init__(self, broken_at):
+        self.broken_at, self.num_calls = broken_at, 0
+
+    def all_reduce(self, tensor, op="sum"):
+        self.num_calls += 1
+        if self.num_calls > self.broken_at:
+            raise GroupBroken("n0.g1 is gone", ("n0.g1",))
+
+
+PAIR = regular_plan(TASK.units, tensor=2, micro_batches=2)
+
+
+def run_with(group, backward, *, recompute):
+    """A micro-batch there and back; how the group's error came out, if it came."""
+    state = make_state(PAIR, "n0.g0")
+    computation = Computation(
+        state.units,
+        {"r0.s0": group},
+        len(PAIR.units),
+        recompute=recompute,
+        seed=7,
+        stopwatch=Stopwatch(),
+    )
+    try:
+        run_whole(computation, 0)
+        if recompute:
+            computation.recompute("r0.s0", 0)
+        backward(computation, 0)
+    except GroupBroken as error:
+        return str(error), error.blamed
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", BACKWARD.values(), ids=BACKWARD.keys())
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+def test_a_group_may_break_in_any_call_and_is_not_taken_for_a_failure_here(backward, recompute):
+    whole = BreakingGroup(broken_at=10**6)
+    assert run_with(whole, backward, recompute=recompute) is None
+    assert whole.num_calls > 15
+    for number in range(whole.num_calls):
+        found = run_with(BreakingGroup(number), backward, recompute=recompute)
+        assert found == ("n0.g1 is gone", ("n0.g1",)), number
+
+
+def test_a_failure_of_the_model_stays_what_it_is():
+    state, computation = fresh()
+    state.units[2].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_whole(computation, 0)
 
 
 def test_every_unit_is_timed():

@@ -7,7 +7,14 @@ from itertools import combinations
 import pytest
 import torch
 
-from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup, first_line, short_list
+from holdfast.engine.groups import (
+    Communicator,
+    GroupBroken,
+    LiveGroup,
+    first_line,
+    group_errors_unwrapped,
+    short_list,
+)
 from holdfast.errors import HoldfastError, InternalError
 from support.cluster import Died
 from support.group_work import reduce_until_death
@@ -266,6 +273,46 @@ def test_a_dead_peer_is_an_error_not_a_hang(cluster):
 
 
 # Bad input and words.
+
+
+def raise_from_cause():
+    try:
+        raise GroupBroken("n0.g1 is gone", ("n0.g1",))
+    except GroupBroken as error:
+        raise RuntimeError("backward failed") from error
+
+
+def raise_while_handling():
+    try:
+        raise_from_cause()
+    except RuntimeError:
+        raise KeyError("x")  # noqa: B904 (as careless code does)
+
+
+def raise_and_hide():
+    try:
+        raise_from_cause()
+    except RuntimeError:
+        raise ValueError("backward failed") from None
+
+
+@pytest.mark.parametrize("raise_wrapped", [raise_from_cause, raise_while_handling, raise_and_hide])
+def test_a_group_error_comes_out_of_what_others_made_of_it(raise_wrapped):
+    with pytest.raises(GroupBroken, match="is gone") as found, group_errors_unwrapped():
+        raise_wrapped()
+    assert found.value.blamed == ("n0.g1",)
+    chain = [found.value]
+    while chain[-1].__context__ is not None:
+        assert chain[-1].__context__ not in chain, "a circle would keep the frames alive"
+        chain.append(chain[-1].__context__)
+
+
+def test_other_errors_stay_as_they_are():
+    own = ValueError("a mistake of the model")
+    own.__context__ = own  # chains may be circular
+    with pytest.raises(ValueError, match="a mistake") as found, group_errors_unwrapped():
+        raise own
+    assert found.value is own
 
 
 def test_an_unknown_backend():

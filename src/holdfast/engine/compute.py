@@ -7,9 +7,13 @@ and a gradient can be added for exactly one (micro-batch, unit) pair.
 
 What is kept between forward and backward of a micro-batch on a stage is a list of (unit, input,
 output). With recomputation only the first input is kept, and the list is made again.
+
+Every unit's computation may call the tensor group, through code that is not ours (the model's and
+torch's). A group that breaks in there comes out as `GroupBroken`, whatever that code makes of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +22,7 @@ from torch import Tensor
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from holdfast.engine.data import MicroBatch
+from holdfast.engine.groups import group_errors_unwrapped
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.random import Numbers
 from holdfast.engine.tensor_parallel import TensorGroup
@@ -102,7 +107,7 @@ class Computation:
             if remember:
                 x = x.detach()
                 x.requires_grad_(x.is_floating_point())
-            with self._stopwatch.unit("forward", unit):
+            with self._computing("forward", unit):
                 y: Tensor = self._units[unit](x, kept.call)
             if remember:
                 kept.passed.append(_Passed(unit, x, y))
@@ -116,7 +121,7 @@ class Computation:
         kept = self._kept.pop((stage, micro_batch))
         for passed in reversed(kept.passed):
             adding.begin(passed.unit)
-            with self._stopwatch.unit("backward", passed.unit):
+            with self._computing("backward", passed.unit):
                 torch.autograd.backward(passed.exit, grad)
             grad = passed.entry.grad
             adding.end(passed.unit)
@@ -129,7 +134,7 @@ class Computation:
             if not passed.entry.requires_grad:
                 kept.seed = grad  # tokens have no gradient: all of this unit's work is for weights
                 return None
-            with self._stopwatch.unit("backward_input", passed.unit):
+            with self._computing("backward_input", passed.unit):
                 # A list of one None would not mean "one"; a scalar loss needs its own seed.
                 seeds = [torch.ones_like(passed.exit) if grad is None else grad]
                 _, passed.weights = stage_backward_input(
@@ -142,12 +147,17 @@ class Computation:
         kept = self._kept.pop((stage, micro_batch))
         for passed in reversed(kept.passed):
             adding.begin(passed.unit)
-            with self._stopwatch.unit("backward_weight", passed.unit):
+            with self._computing("backward_weight", passed.unit):
                 if passed.weights is None:
                     torch.autograd.backward(passed.exit, kept.seed)
                 else:
                     stage_backward_weight(self._weights(passed.unit), passed.weights)
             adding.end(passed.unit)
+
+    @contextmanager
+    def _computing(self, what: str, unit: int) -> Iterator[None]:
+        with group_errors_unwrapped(), self._stopwatch.unit(what, unit):
+            yield
 
     def _weights(self, unit: int) -> Any:
         return iter(self._units[unit].parameters())

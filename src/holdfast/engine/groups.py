@@ -13,7 +13,8 @@ that a mistake shows as a hang with a name instead of as wrong numbers.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +47,38 @@ class GroupBroken(Exception):
         super().__init__(message)
         self.blamed = blamed
         """The peer, where there was only one."""
+
+
+@contextmanager
+def group_errors_unwrapped() -> Iterator[None]:
+    """Around code that is not ours and calls our groups (autograd, a model's units).
+
+    Such code may catch what a group raises and raise an error of its own in its place, as torch's
+    split backward does. The worker would take that for a failure of its own and end, though only a
+    peer was lost. What leaves here is the group's error, wherever it is in the chain of causes; a
+    copy, since an error that is its own cause keeps its frames, and with them the group, alive.
+    """
+    try:
+        yield
+    except GroupBroken:
+        raise
+    except Exception as error:
+        broken = _find_group_error(error)
+        if broken is None:
+            raise
+        raise GroupBroken(str(broken), broken.blamed) from error
+
+
+def _find_group_error(error: BaseException) -> GroupBroken | None:
+    """The first in the chain of what an error was raised from, or while handling what."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, GroupBroken):
+            return link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    return None
 
 
 class Pending:
