@@ -18,7 +18,8 @@ from holdfast.control.resolve import Mode, Resolution, StateLost, resolve, slot_
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.exchanges import plan_exchanges
-from holdfast.plan.plan import Plan
+from holdfast.plan.plan import Plan, Stage, whole_route
+from holdfast.plan.units import Split, TensorSpec, Unit
 from holdfast.plan.without_workers import without_workers
 from support.random_plans import make_units, plans
 
@@ -227,8 +228,46 @@ def test_agreeing_before_the_buckets_are_complete_makes_roll_forward_impossible(
     world.applied.add("n0.g0")
     dead = {"n0.g1"}
     reports = [world.report(w) for w in plan.workers if w not in dead]
-    with pytest.raises(InternalError, match="agreed before they were complete"):
+    with pytest.raises(InternalError, match="ended before they were complete"):
         resolve(plan, without_workers(plan, dead)[0], reports, base_epoch=1)
+
+
+def _unequal_replicas() -> Plan:
+    """The first replica is cut across its tensors, the second between its units, and a tensor is
+    tied: losing the first replica changes the numbers of the second one's slots.
+    """
+    tied = TensorSpec("embed", (4,), Split(0, 4))
+    units = tuple(
+        Unit(f"block.{n}", (TensorSpec(f"block.{n}.w", (4,), Split(0, 4)), tied)) for n in (0, 1)
+    )
+    first = (Stage(0, 0, 0, 2, ("n0.g0", "n0.g1"), (("tensor", 2),)),)
+    second = (Stage(1, 0, 0, 1, ("n1.g0",)), Stage(1, 1, 1, 2, ("n1.g1",)))
+    return Plan(units, (*first, *second), (whole_route(first), whole_route(second)))
+
+
+def test_a_follower_may_have_begun_its_step_under_an_older_plan() -> None:
+    """After a recovery, the first worker to apply the step numbers its slots by the new plan; the
+    others are still in the step that was begun under the plan before it.
+    """
+    before = _unequal_replicas()
+    base, _ = without_workers(before, ["n0.g0", "n0.g1"])
+    slots = OneStep(before).slots["n1.g1"]
+    assert set(OneStep(base).slots["n1.g1"]) - set(slots)
+    outcome = msgspec.structs.replace(OUTCOME, epoch=2)
+    ahead = WorkerReport(
+        member=Member("n1.g0", 0), round=3, epoch=2, version=STEP + 1, base=2, outcome=outcome
+    )
+    behind = WorkerReport(
+        member=Member("n1.g1", 0), round=3, epoch=2, version=STEP, base=1, results=tuple(slots)
+    )
+    plans = {1: before, 2: base}
+    found = resolve(base, base, [ahead, behind], base_epoch=2, plans=plans)
+    assert isinstance(found, Resolution)
+    assert found.behind == ("n1.g1",)
+    assert found.share("n1.g1").outcome == outcome
+    partly = msgspec.structs.replace(behind, results=tuple(slots[1:]))
+    with pytest.raises(InternalError, match="ended before they were complete"):
+        resolve(base, base, [ahead, partly], base_epoch=2, plans=plans)
 
 
 def test_a_double_count_is_never_let_through() -> None:

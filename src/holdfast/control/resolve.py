@@ -22,7 +22,7 @@ begun is begun under the new plan with nothing missing.
 A slot that no survivor with a role holds is lost: its state has to come from a snapshot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import sqrt
 from typing import Literal
@@ -122,9 +122,11 @@ def resolve(
     *,
     base_epoch: int,
     mode: Mode = "exact",
+    plans: Mapping[int, Plan] | None = None,
 ) -> Resolution | StateLost:
     """`base`: the plan in which the step was begun; `plan`: the one it is completed under, which
-    has stages of `base` only; `reports`: of all unfenced members.
+    has stages of `base` only; `reports`: of all unfenced members; `plans`: by epoch, for reports
+    that number their slots by another plan than `base`.
     """
     invariant(bool(reports), "nothing can be resolved without a report")
     ordered = {r.member.name: r for r in sorted(reports, key=lambda report: report.member.name)}
@@ -135,7 +137,7 @@ def resolve(
     if lost:
         units = sorted({unit for unit, _ in lost})
         return StateLost(lost, f"no survivor holds units {units} at version {version}")
-    behind = step.followers()
+    behind = step.followers(plans or {})
     keep, counted, give, done = step.sums()
     full = frozenset(range(base.num_micro_batches))
     target = full
@@ -186,7 +188,10 @@ class _Step:
         current = report.version == self._version and report.base == self._epoch
         return report if current else None
 
-    def followers(self) -> tuple[str, ...]:
+    def followers(self, plans: Mapping[int, Plan]) -> tuple[str, ...]:
+        """Workers one step behind. Such a worker may have begun its step under an older plan than
+        `base`: the first worker to complete a step after a recovery is in the next one already.
+        """
         behind = tuple(n for n, r in self._seated.items() if r.version < self._version)
         for name in behind:
             report = self._seated[name]
@@ -194,15 +199,12 @@ class _Step:
                 report.version == self._version - 1,
                 f"{name} is at version {report.version}, others at {self._version}",
             )
-            missing = [
-                slot
-                for slot, holders in self.holders.items()
-                if name in holders and slot not in report.results
-            ]
+            slots = _slots_of(plans.get(report.base, self._base), name)
+            missing = [slot for slot in slots if slot not in report.results]
             invariant(
                 not missing,
                 f"step {report.version} was applied, and {name} does not have the reduced "
-                f"gradients {missing}: somebody agreed before they were complete",
+                f"gradients {missing}: the agreement ended before they were complete",
             )
         return behind
 
@@ -309,6 +311,15 @@ class _Step:
             for worker in self._speaking()
         }
         return {worker: numbers for worker, numbers in said.items() if numbers}
+
+
+def _slots_of(plan: Plan, worker: str) -> list[Slot]:
+    return [
+        (unit, number)
+        for unit, exchanges in enumerate(plan_exchanges(plan))
+        for number, exchange in enumerate(exchanges)
+        if worker in exchange.members
+    ]
 
 
 def _live_routes(base: Plan, plan: Plan) -> list[int]:

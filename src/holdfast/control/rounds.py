@@ -123,7 +123,14 @@ def _complete(
     told = [alive[name] for name in alive]
     target = _known_target(past, told, base_epoch)
     is_fast = mode == "fast" and not target
-    made = resolve(base, plan, told, base_epoch=base_epoch, mode="fast" if is_fast else "exact")
+    made = resolve(
+        base,
+        plan,
+        told,
+        base_epoch=base_epoch,
+        mode="fast" if is_fast else "exact",
+        plans=past.plans,
+    )
     if isinstance(made, StateLost):
         return NeedsRestore(made.reason)
     if target:
