@@ -2,13 +2,14 @@ from holdfast.control.effects import Kill, Leave, Send, Start, Stop
 from holdfast.control.facts import (
     NodeConnected,
     NodeLost,
+    SnapshotKept,
     StopWanted,
     WorkerExited,
     WorkerHung,
 )
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
-from holdfast.control.state import WorkerState
+from holdfast.control.state import Kept, WorkerState
 from support.control_jobs import Job, small_plan
 
 
@@ -47,6 +48,34 @@ def test_a_frozen_worker_gets_its_order_again():
     job.is_held = lambda name: False
     job.connect("n2")
     assert job.ledgers["n2.g0"].epoch == job.last.number
+
+
+def answer(job: Job, *names: str) -> None:
+    """The freeze that is on its way to these workers arrives."""
+    for name in names:
+        message = [e.message for e in job.sent(Freeze) if e.member.name == name][-1]
+        ledger = job.ledgers[name]
+        ledger.on_freeze(message)
+        job.tell(name)
+
+
+def test_an_order_that_was_refused_for_an_older_one_is_sent_again():
+    """A worker that the last order leaves out is told so late, after a restore that needs it."""
+    job = Job(small_plan(2, tensor=2)).begin()
+    job.take(SnapshotKept("n1", (Kept(worker="n1.g0", version=4, epoch=2, slots=((0, 0),)),)))
+    job.is_held = lambda name: True
+    job.take(WorkerExited(job.member("n3.g0"), "SIGKILL"))
+    answer(job, "n0.g0", "n1.g0", "n2.g0")
+    late, left_out = job.ledgers["n2.g0"], job.last
+    assert (left_out.kind, late.is_in(left_out)) == ("recover", False)
+    job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
+    answer(job, "n1.g0")
+    assert (job.last.kind, late.is_in(job.last)) == ("restore", True)
+    assert not late.accepts(job.last)[0]
+    late.enter(left_out)
+    job.is_held = lambda name: False
+    job.tell("n2.g0")
+    assert late.epoch == job.last.number
 
 
 def test_a_fenced_process_found_alive_is_killed_on_every_connection():

@@ -1,6 +1,7 @@
 """Planned changes as the coordinator follows them."""
 
-from holdfast.control.facts import NodeDead, PlanWanted, WorkerExited
+from holdfast.control.effects import Finish
+from holdfast.control.facts import NodeDead, PlanWanted, StopWanted, WorkerExited
 from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
 from holdfast.control.order import Order
 from holdfast.plan.text import parse_plan
@@ -105,3 +106,11 @@ def test_a_spare_takes_the_place_of_a_name_that_cannot_come_back():
     (wanted,) = entries(job, Wanted)
     assert parse_plan(wanted.plan).workers == ("n9.g0", "n1.g0")
     assert job.ledgers["n9.g0"].pending > 0
+
+
+def test_a_stop_before_the_job_has_begun_ends_it():
+    job = Job(first_step=7)
+    job.connect("n0")
+    job.take(StopWanted("SIGTERM"))
+    assert [effect for effect in job.effects if isinstance(effect, Finish)] == [Finish(7)]
+    assert job.coordinator.is_over

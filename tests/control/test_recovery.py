@@ -1,7 +1,7 @@
 """Rounds as the coordinator holds them."""
 
-from holdfast.control.effects import Fail
-from holdfast.control.facts import NodeLost, SnapshotKept, WorkerExited, WorkerHung
+from holdfast.control.effects import Fail, Finish
+from holdfast.control.facts import NodeLost, SnapshotKept, StopWanted, WorkerExited, WorkerHung
 from holdfast.control.journal_entries import NumberTaken, Ordered
 from holdfast.control.order import Freeze
 from holdfast.control.state import Kept
@@ -106,3 +106,89 @@ def test_a_start_that_somebody_missed_begins_again():
     orders = [e.order for e in job.journal if isinstance(e, Ordered)]
     assert first.kind == "start"
     assert orders[1].kind == "start"
+
+
+def joined_by_one(**options) -> Job:
+    """A job that one worker has begun alone, far behind it a second one that joins."""
+    job = Job(start_ms=0, **options)
+    job.connect("n0")
+    job.connect("n1")
+    assert list(job.last.incarnations) == ["n0.g0"]
+    assert job.ledgers["n1.g0"].pending
+    return job
+
+
+def test_joiners_at_version_0_do_not_take_the_job_back_past_a_snapshot():
+    job = joined_by_one()
+    job.take(SnapshotKept("n0", (kept(4),)))
+    crash(job, "n0.g0")
+    assert (job.last.kind, job.last.version) == ("restore", 4)
+
+
+def test_joiners_at_version_0_do_not_prove_that_no_step_was_done():
+    job = joined_by_one()
+    crash(job, "n0.g0")
+    (failed,) = [effect for effect in job.effects if isinstance(effect, Fail)]
+    assert "no snapshot is whole" in failed.reason
+
+
+def test_a_snapshot_of_the_first_step_is_newer_than_the_beginning():
+    job = Job(small_plan(2, 2)).begin()
+    slots = ((0, 0), (1, 0))
+    job.take(SnapshotKept("n0", (Kept(worker="n0.g0", version=1, epoch=1, slots=slots),)))
+    job.is_held = lambda name: name == "n2.g0"
+    crash(job, "n0.g0")
+    crash(job, "n2.g0")
+    assert (job.last.kind, job.last.version) == ("restore", 1)
+
+
+def ends(job: Job) -> list[int]:
+    return [effect.version for effect in job.effects if isinstance(effect, Finish)]
+
+
+def test_a_stop_after_the_death_of_all_workers_ends_at_the_newest_snapshot():
+    job = Job().begin()
+    job.is_held = lambda name: True
+    job.take(SnapshotKept("n1", (kept(4),)))
+    places, job.places = job.places, {}
+    for name in ("n0.g0", "n1.g0"):
+        job.take(NodeLost(name.partition(".")[0]))
+        crash(job, name)
+    job.places = places
+    assert not ends(job)
+    job.take(StopWanted("SIGTERM"))
+    job.connect("n0")
+    job.connect("n1", kept=(kept(4),))
+    assert ends(job) == [4]
+    assert job.coordinator.is_over
+
+
+def test_a_stop_right_before_the_death_of_all_workers_ends_at_the_newest_snapshot():
+    job = Job().begin()
+    job.take(SnapshotKept("n1", (kept(4),)))
+    job.is_held = lambda name: True
+    job.take(StopWanted("SIGTERM"))
+    crash(job, "n0.g0")
+    crash(job, "n1.g0")
+    assert ends(job) == [4]
+
+
+def test_a_stop_without_any_snapshot_fails_as_the_loss_does():
+    job = Job().begin()
+    job.is_held = lambda name: True
+    job.take(StopWanted("SIGTERM"))
+    crash(job, "n0.g0")
+    crash(job, "n1.g0")
+    assert not ends(job)
+    assert any(isinstance(effect, Fail) for effect in job.effects)
+
+
+def test_a_stop_while_state_is_lost_does_not_wait_for_workers_that_are_not_started_any_more():
+    job = Job(small_plan(2, 2)).begin()
+    slots = ((0, 0), (1, 0))
+    job.take(SnapshotKept("n1", (Kept(worker="n1.g0", version=4, epoch=1, slots=slots),)))
+    job.take(StopWanted("SIGTERM"))
+    job.is_held = lambda name: name == "n2.g0"
+    crash(job, "n0.g0")
+    crash(job, "n2.g0")
+    assert ends(job) == [4]

@@ -215,11 +215,7 @@ class Coordinator:
         last = desk.past.last
         if last is None or desk.round is not None or desk.standing.undone:
             return
-        version = min(state.version for state in self._seated().values())
-        ended = Ended("done", version=version)
-        desk.record(ended)
-        desk.decided(f"done at version {version}")
-        self._say_the_end(ended)
+        desk.finish(min(state.version for state in self._seated().values()))
 
     def _say_the_end(self, ended: Ended) -> None:
         """A successor says it again: nobody may have heard it."""

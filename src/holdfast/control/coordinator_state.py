@@ -1,7 +1,7 @@
 """What the parts of the coordinator share: what is known, and the effects that are piling up."""
 
-from holdfast.control.effects import Effect, Explain, Record
-from holdfast.control.journal_entries import JournalEntry, Started
+from holdfast.control.effects import Effect, Explain, Fail, Finish, Record
+from holdfast.control.journal_entries import Ended, JournalEntry, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.member_status import MemberStatus
 from holdfast.control.order import Share
@@ -51,6 +51,16 @@ class CoordinatorState:
 
     def decided(self, text: str, **details: str) -> None:
         self.effects.append(Explain(text, details))
+
+    def finish(self, version: int, reason: str = "") -> None:
+        """The job is over with this version."""
+        self.record(Ended("done", version=version))
+        self.decided(f"done at version {version}" + (f": {reason}" if reason else ""))
+        self.effects.append(Finish(version))
+
+    def fail(self, reason: str) -> None:
+        self.record(Ended(reason, is_failure=True))
+        self.effects.append(Fail(reason))
 
     def available(self) -> dict[str, int]:
         """Everybody who could have a seat in the next plan."""

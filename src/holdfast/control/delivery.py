@@ -1,8 +1,9 @@
 """What every worker lacks: the one message that is due to it, and who has to be killed or started.
 
 A message is due as long as the worker's own state does not show that it has arrived. It is sent
-once per connection; an agent that connects again says what its workers know, and what they lack is
-sent again.
+once per connection and place in the numbers: an agent that connects again says what its workers
+know, and what they lack is sent again; so it is to a worker that has answered another freeze or
+entered another order since, because it may have refused the message before.
 """
 
 import msgspec
@@ -19,7 +20,7 @@ from holdfast.plan.workers import node_of
 class Sender:
     def __init__(self, desk: CoordinatorState) -> None:
         self._desk = desk
-        self._sent: dict[Member, tuple[str, int]] = {}
+        self._sent: dict[Member, tuple[str, int, int, int]] = {}
         self._killed: dict[Member, None] = {}
         self._seen = -1
 
@@ -48,7 +49,7 @@ class Sender:
         message = self._due(member, state) if state.said_hello else None
         if message is None:
             return
-        key = (type(message).__name__, _number(message))
+        key = (type(message).__name__, _number(message), state.epoch, state.round)
         if self._sent.get(member) != key:
             self._sent[member] = key
             self._desk.effects.append(Send(member, message))

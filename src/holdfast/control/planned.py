@@ -17,6 +17,9 @@ def begin_job(desk: CoordinatorState, born_ms: int) -> None:
     """The first order, when everybody is there, or as many as the model needs for long enough."""
     if desk.past.last is not None or desk.round is not None:
         return
+    if desk.past.stop is not None:
+        desk.finish(desk.settings.first_step, "asked to stop before the first step")
+        return
     late = desk.now_ms - born_ms >= desk.settings.start_ms
     if not late and len(desk.roster.awake) < len(desk.past.wanted.workers):
         return

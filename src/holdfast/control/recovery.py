@@ -2,8 +2,7 @@
 
 from holdfast.control.change_planning import reachable
 from holdfast.control.coordinator_state import CoordinatorState
-from holdfast.control.effects import Fail
-from holdfast.control.journal_entries import Ended, EnteredByAll, NumberTaken, Ordered
+from holdfast.control.journal_entries import EnteredByAll, NumberTaken, Ordered
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.planned import use_spares
@@ -124,7 +123,12 @@ def _finish(desk: CoordinatorState, made: RoundDecision) -> None:
 
 
 def _roll_back(desk: CoordinatorState, held: Round, reason: str) -> None:
-    """To the newest whole snapshot, with whoever is there; waits until enough are."""
+    """To the newest whole snapshot, with the workers that are available; waits until they are
+    enough. A job that is asked to stop loads nothing any more: it ends there.
+    """
+    if desk.past.stop is not None:
+        _stop_there(desk, held, reason)
+        return
     use_spares(desk)
     available = desk.available()
     target = reachable(desk.past.wanted, available)
@@ -139,6 +143,16 @@ def _roll_back(desk: CoordinatorState, held: Round, reason: str) -> None:
     _finish(desk, RoundDecision(order=order, step=step, shares={}, reason=order.reason))
 
 
+def _stop_there(desk: CoordinatorState, held: Round, reason: str) -> None:
+    snapshot = newest_whole(desk.past, desk.roster.kept())
+    if snapshot is not None:
+        desk.finish(snapshot.version, f"asked to stop, and {reason}")
+    elif _has_no_step(desk, held):
+        desk.finish(desk.settings.first_step, "asked to stop before the first step")
+    else:
+        _fail_without_snapshot(desk, reason)
+
+
 def _begin_anew(
     desk: CoordinatorState, held: Round, target: Plan, incarnations: dict[str, int], reason: str
 ) -> Order | None:
@@ -151,22 +165,28 @@ def _begin_anew(
         at_step=desk.settings.first_step,
         reason=reason,
     )
+    snapshot = newest_whole(desk.past, desk.roster.kept())
+    if snapshot is not None:
+        why = f"back to version {snapshot.version}: {reason}"
+        return order_with(order, version=snapshot.version, agreed_in=snapshot.epoch, reason=why)
     if _has_no_step(desk, held):
         return order
-    snapshot = newest_whole(desk.past, desk.roster.kept())
-    if snapshot is None:
-        if not _unheard_nodes(desk):
-            fail(desk, f"state is lost ({reason}), and no snapshot is whole")
-        return None
-    why = f"back to version {snapshot.version}: {reason}"
-    return order_with(order, version=snapshot.version, agreed_in=snapshot.epoch, reason=why)
+    _fail_without_snapshot(desk, reason)
+    return None
+
+
+def _fail_without_snapshot(desk: CoordinatorState, reason: str) -> None:
+    if not _unheard_nodes(desk):
+        desk.fail(f"state is lost ({reason}), and no snapshot is whole")
 
 
 def _has_no_step(desk: CoordinatorState, held: Round) -> bool:
-    """Has nobody who lives done a step since the job began? Then it begins again."""
+    """Is no step done since the job began, as its members report? Then it begins again. Joiners
+    and workers without a seat are at version 0 in any case, and prove nothing.
+    """
     last, first = desk.past.last, desk.settings.first_step
     assert last is not None
-    reports = held.reports.values()
+    reports = [held.reports[member] for member in members_of(last) if member in held.reports]
     is_new = [is_late(desk.past, report) or report.version == first for report in reports]
     return last.kind == "start" and bool(is_new) and all(is_new)
 
@@ -197,9 +217,4 @@ def _unheard_nodes(desk: CoordinatorState) -> list[str]:
 def _fail_if_hopeless(desk: CoordinatorState, reason: str, available: dict[str, int]) -> None:
     missing = [name for name in desk.past.wanted.workers if name not in available]
     if all(desk.can_never_return(name) for name in missing):
-        fail(desk, f"{reason}; {', '.join(missing)} cannot be started again")
-
-
-def fail(desk: CoordinatorState, reason: str) -> None:
-    desk.record(Ended(reason, is_failure=True))
-    desk.effects.append(Fail(reason))
+        desk.fail(f"{reason}; {', '.join(missing)} cannot be started again")
