@@ -5,7 +5,7 @@ import pytest
 from holdfast.plan.memory import device_memory
 from holdfast.plan.timeline import evaluate
 from holdfast.planner.footprint import Footprint
-from holdfast.planner.pipeline_time import chain_in_flight
+from holdfast.schedule.registry import priced_rule
 from support.planning import PROFILE, small_plan
 
 
@@ -18,7 +18,7 @@ def test_every_stage_needs_what_the_plan_needs(kind, stages, tensor, shard):
     use = device_memory(evaluate(plan, PROFILE))
     footprint = Footprint(plan)
     for rank, stage in enumerate(plan.stages):
-        kept = chain_in_flight(kind, stages, rank, plan.num_micro_batches)
+        kept = priced_rule(kind).in_flight(stages, rank, plan.num_micro_batches)
         mine = footprint.device_bytes(stage.first, stage.stop, tensor, shard, kept)
         assert mine == max(use[worker].total for worker in stage.workers)
 

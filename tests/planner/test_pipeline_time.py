@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.plan.memory import peak_in_flight
 from holdfast.plan.profile import Link, Profile
 from holdfast.plan.timeline import evaluate
-from holdfast.planner.pipeline_time import chain_in_flight, chain_time
+from holdfast.planner.pipeline_time import chain_time
 from support.small_plans import chain_of
 
 KINDS = ["gpipe", "1f1b", "zero-bubble"]
@@ -28,15 +27,6 @@ def test_it_agrees_with_the_timeline(times, num_micro_batches, kind, bandwidth):
     for lane, (start, end) in enumerate(result.last):
         last = [s for s in timeline.spans(lane) if s.kind in ("B", "W")][-1]
         assert (start, end) == pytest.approx((last.start, last.end), rel=1e-12)
-
-
-@settings(max_examples=60)
-@given(st.integers(1, 6), st.integers(1, 9), st.sampled_from(KINDS))
-def test_as_many_are_in_flight_as_in_the_plan(depth, num_micro_batches, kind):
-    timeline = evaluate(chain_of([(1.0, 1.0, 1.0)] * depth, num_micro_batches, kind))
-    for rank in range(depth):
-        kept = chain_in_flight(kind, depth, rank, num_micro_batches)
-        assert kept == peak_in_flight(timeline, rank)
 
 
 def test_rounds_that_are_alike_are_skipped_without_a_difference():

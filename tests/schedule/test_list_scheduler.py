@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.build import deal_routes, regular_plan
-from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, layout_of
+from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, LanePart, layout_of
 from holdfast.plan.memory import peak_in_flight
 from holdfast.plan.plan import Hop, Plan, Schedule, Stage, whole_route
 from holdfast.plan.profile import Link, Profile, resolve
 from holdfast.plan.timeline import evaluate
 from holdfast.schedule.list_scheduler import _Scheduler, in_flight_limits, list_orders
 from holdfast.schedule.orders import compute_orders
+from holdfast.schedule.registry import rule_of
 from support.random_plans import plans
 from support.small_plans import (
     blocks,
@@ -37,12 +38,17 @@ def listed(plan: Plan, profile: Profile = ONE) -> list[LaneOrder]:
     costs = resolve(layout, profile)
     orders: list[LaneOrder] = [[] for _ in layout.lanes]
     for part in layout.parts:
-        list_orders(layout, part, costs, orders)
+        for lane, order in list_orders(layout, part, costs, rule_of(plan.schedule.kind)).items():
+            orders[lane] = order
     return orders
 
 
+def limits_of(layout: LaneLayout, part: LanePart) -> dict[int, int]:
+    return in_flight_limits(layout, part, rule_of(layout.plan.schedule.kind))
+
+
 def expected_ops(layout: LaneLayout) -> Counter[ComputeOp]:
-    kinds = ("F", "I", "W") if layout.plan.schedule.kind == "zero-bubble" else ("F", "B")
+    kinds = ("F", "I", "W") if rule_of(layout.plan.schedule.kind).splits_backward else ("F", "B")
     counts: Counter[ComputeOp] = Counter()
     for number, route in enumerate(layout.routes):
         for stage, kind in product(route, kinds):
@@ -109,18 +115,26 @@ def test_more_in_flight_hides_slow_messages() -> None:
 
 def test_limits_are_those_of_1f1b() -> None:
     layout = layout_of(even_chain(4, 8))
-    assert in_flight_limits(layout, layout.parts[0]) == {0: 4, 1: 3, 2: 2, 3: 1}
+    assert limits_of(layout, layout.parts[0]) == {
+        0: 4,
+        1: 3,
+        2: 2,
+        3: 1,
+    }
     more = layout_of(
         msgspec.structs.replace(even_chain(2, 8), schedule=Schedule(extra_in_flight=3))
     )
-    assert in_flight_limits(more, more.parts[0]) == {0: 5, 1: 4}
+    assert limits_of(more, more.parts[0]) == {0: 5, 1: 4}
     split = layout_of(even_chain(4, 8, "zero-bubble"))
-    assert in_flight_limits(split, split.parts[0]) == {0: 4, 1: 4, 2: 4, 3: 4}
+    assert limits_of(split, split.parts[0]) == {0: 4, 1: 4, 2: 4, 3: 4}
 
 
 def test_a_lane_with_several_stages_may_hold_for_all_of_them() -> None:
     layout = layout_of(even_chain(2, 4, "interleaved", virtual=2))
-    assert in_flight_limits(layout, layout.parts[0]) == {0: 4 + 2, 1: 3 + 1}
+    assert limits_of(layout, layout.parts[0]) == {
+        0: 4 + 2,
+        1: 3 + 1,
+    }
 
 
 def test_the_longest_route_counts() -> None:
@@ -133,7 +147,12 @@ def test_the_longest_route_counts() -> None:
     long = (Hop("r0.s0", 0, 1), Hop("r1.s0", 1, 2), Hop("r1.s1", 2, 3))
     plan = Plan(blocks(3), stages, (whole_route(stages[:2]), long))
     layout = layout_of(plan)
-    assert in_flight_limits(layout, layout.parts[0]) == {0: 3, 1: 1, 2: 2, 3: 1}
+    assert limits_of(layout, layout.parts[0]) == {
+        0: 3,
+        1: 1,
+        2: 2,
+        3: 1,
+    }
 
 
 @pytest.mark.slow
@@ -146,13 +165,15 @@ def test_everything_once_and_never_above_the_limit(priced: tuple[Plan, Profile])
     orders: list[LaneOrder] = [[] for _ in layout.lanes]
     limits: dict[int, int] = {}
     for part in layout.parts:
-        scheduler = _Scheduler(layout, part, costs)
+        scheduler = _Scheduler(layout, part, costs, rule_of(plan.schedule.kind))
         scheduler.play()
-        list_orders(layout, part, costs, orders)
-        assert {lane: orders[lane] for lane in part.lanes} == scheduler.orders
+        found = list_orders(layout, part, costs, rule_of(plan.schedule.kind))
+        assert found == scheduler.orders
+        for lane, order in found.items():
+            orders[lane] = order
         assert set(scheduler.in_flight.values()) <= {0}
         limits |= scheduler.limits
-        for lane, limit in in_flight_limits(layout, part).items():
+        for lane, limit in limits_of(layout, part).items():
             assert scheduler.limits[lane] >= limit
     assert Counter(op for order in orders for op in order) == expected_ops(layout)
     timeline = evaluate(plan, profile, orders)
@@ -172,7 +193,9 @@ def test_limits_that_block_each_other_are_raised() -> None:
     routes = (*[whole_route(stages[:2])] * 6, *[whole_route(stages[2:])] * 6)
     plan = Plan(blocks(2), stages, routes)
     layout = layout_of(plan)
-    scheduler = _Scheduler(layout, layout.parts[0], resolve(layout, ONE))
+    scheduler = _Scheduler(
+        layout, layout.parts[0], resolve(layout, ONE), rule_of(plan.schedule.kind)
+    )
     tight = dict.fromkeys(scheduler.limits, 1)
     scheduler.limits = dict(tight)
     scheduler.play()
@@ -208,7 +231,7 @@ def test_replicas_of_different_depth_that_share_micro_batches() -> None:
     work = max(timeline.busy(lane) for lane in range(6))
     assert work == 6 * 6.0
     assert timeline.iteration_time <= work + 5 * 3.0
-    for lane, limit in in_flight_limits(timeline.layout, timeline.layout.parts[0]).items():
+    for lane, limit in limits_of(timeline.layout, timeline.layout.parts[0]).items():
         assert peak_in_flight(timeline, lane) <= limit
 
 

@@ -4,16 +4,15 @@ from itertools import product
 
 import pytest
 
-from holdfast.errors import HoldfastError
-from holdfast.plan.actions import format_orders
 from holdfast.plan.build import regular_plan
 from holdfast.plan.lanes import LaneOrder, layout_of
 from holdfast.plan.memory import peak_in_flight
 from holdfast.plan.plan import Hop, Plan, Schedule, Stage, whole_route
 from holdfast.plan.timeline import evaluate
-from holdfast.schedule.orders import as_chain, chain_order, compute_orders, fits, num_left_over
+from holdfast.schedule.orders import compute_orders
+from holdfast.schedule.rounds import num_left_over
 from support import torch_orders
-from support.small_plans import blocks, even_chain, per_stage, rerouted, v_shaped
+from support.small_plans import blocks, even_chain, per_stage, v_shaped
 
 TRIPLES = [(1.0, 1.0, 1.0), (1.0, 0.5, 1.5), (2.0, 3.0, 1.0), (0.5, 1.0, 2.0)]
 
@@ -69,20 +68,6 @@ def test_zero_bubble_delays_weight_gradients_on_later_stages() -> None:
     ]
 
 
-def test_interleaved_goes_round_by_round() -> None:
-    layout = layout_of(even_chain(2, 2, "interleaved", virtual=2))
-    assert compute_orders(layout)[1] == [
-        ("F", 1, 0),
-        ("F", 1, 1),
-        ("F", 3, 0),
-        ("B", 3, 0),
-        ("F", 3, 1),
-        ("B", 3, 1),
-        ("B", 1, 0),
-        ("B", 1, 1),
-    ]
-
-
 def test_every_replica_runs_its_own_micro_batches() -> None:
     plan = regular_plan(blocks(2), replicas=2, stages=2, micro_batches=5)
     assert [text(order) for order in orders_of(plan)] == [
@@ -94,14 +79,6 @@ def test_every_replica_runs_its_own_micro_batches() -> None:
 
 
 # Times by formula.
-
-
-@pytest.mark.parametrize("cost", TRIPLES)
-def test_interleaved_takes_its_closed_form(cost: tuple[float, float, float]) -> None:
-    for depth, virtual, rounds in product(range(1, 7), (2, 3), (1, 2, 3)):
-        total = rounds * depth
-        plan = even_chain(depth, total, "interleaved", virtual)
-        assert time_of(plan, cost) == (total * virtual + depth - 1) * sum(cost)
 
 
 @pytest.mark.parametrize("cost", [(1.0, 1.0, 1.0), (1.0, 2.0, 0.5), (2.0, 2.0, 1.0)])
@@ -219,28 +196,9 @@ def test_list_scheduling_keeps_up_on_a_v() -> None:
 # Which rule is used.
 
 
-def test_a_chain_is_seen() -> None:
-    layout = layout_of(even_chain(2, 4, "interleaved", virtual=3))
-    chain = as_chain(layout, layout.parts[0])
-    assert chain is not None
-    assert (chain.lanes, chain.virtual) == ((0, 1), 3)
-    assert chain.stages == (0, 1, 2, 3, 4, 5)
-
-
-def test_irregular_parts_are_no_chains() -> None:
-    for plan in (rerouted(3, 2, 2, Schedule()), v_shaped(2, 2)):
-        layout = layout_of(plan)
-        assert all(as_chain(layout, part) is None for part in layout.parts)
-
-
 def test_rounds_that_do_not_fill_are_list_scheduled() -> None:
     plan = even_chain(4, 9, "interleaved", virtual=2)
-    layout = layout_of(plan)
-    chain = as_chain(layout, layout.parts[0])
-    assert chain is not None
     assert num_left_over(9, 4) == 1
-    assert not fits("interleaved", chain)
-    assert fits("gpipe", chain)
     timeline = evaluate(plan, per_stage(1.0, 1.0, 1.0))
     assert timeline.iteration_time <= (10 * 2 + 3) * 3.0  # what 10 micro-batches would take
 
@@ -261,21 +219,6 @@ def test_extra_in_flight_goes_to_list_scheduling() -> None:
     timeline = evaluate(plan)
     assert timeline.iteration_time <= (6 + 2) * 3.0
     assert [peak_in_flight(timeline, lane) <= 4 - lane for lane in range(3)] == [True] * 3
-
-
-def test_explicit_lines_are_taken_as_they_stand() -> None:
-    plan = even_chain(2, 3)
-    lines = format_orders(layout_of(plan), torch_orders.gpipe(2, 3))
-    explicit = Plan(plan.units, plan.stages, plan.routes, Schedule("explicit", orders=lines))
-    assert orders_of(explicit) == torch_orders.gpipe(2, 3)
-
-
-def test_an_unknown_rule_is_refused() -> None:
-    layout = layout_of(even_chain(1, 1))
-    chain = as_chain(layout, layout.parts[0])
-    assert chain is not None
-    with pytest.raises(HoldfastError, match="schedule 'dual' is unknown"):
-        chain_order("dual", chain, 0)
 
 
 def test_a_stage_nobody_passes_has_nothing_to_do() -> None:

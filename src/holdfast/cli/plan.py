@@ -64,7 +64,8 @@ class ShapeOptions:
         None
     )
     schedule: Annotated[
-        str | None, _option(_SHAPE, "gpipe, 1f1b, interleaved or zero-bubble. [default: 1f1b]")
+        str | None,
+        _option(_SHAPE, "Like gpipe or zero-bubble; a wrong name lists all. [default: 1f1b]"),
     ] = None
     recompute: Annotated[
         bool, _option(_SHAPE, "Keep stage inputs only; compute activations again.")

@@ -10,7 +10,7 @@ from holdfast.cli.plan import CostOptions, ShapeOptions
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
-from holdfast.plan.plan import Limits, Plan, Schedule
+from holdfast.plan.plan import EXPLICIT, Limits, Plan, Schedule
 from holdfast.plan.profile import Link, Profile, UnitCost, parse_profile
 from holdfast.plan.text import parse_plan
 
@@ -98,13 +98,13 @@ def _schedule(shape: ShapeOptions, given: Schedule) -> Schedule:
     extra = _given(shape.extra_in_flight, given.extra_in_flight)
     if extra < 0:
         raise HoldfastError(f"--extra-in-flight {extra}: at least 0 is needed")
-    if kind == "explicit" and given.kind != "explicit":
+    if kind == EXPLICIT and not given.is_explicit:
         raise HoldfastError("an explicit schedule has one line per worker: write it in a plan file")
     return Schedule(
         kind=kind,
         extra_in_flight=extra,
         recompute=shape.recompute or given.recompute,
-        orders=given.orders if kind == "explicit" else (),
+        orders=given.orders if kind == EXPLICIT else (),
     )
 
 

@@ -29,7 +29,7 @@ def lower(plan: Plan, profile: Profile = Profile()) -> tuple[LaneLayout, list[li
 
 def lower_timeline(timeline: Timeline) -> list[list[Action]]:
     layout = timeline.layout
-    if layout.plan.schedule.kind == "explicit":
+    if layout.plan.schedule.is_explicit:
         lines = explicit_lines(layout)
         if any(action.kind not in COMPUTE for line in lines for action in line):
             return lines  # written out in full by hand: taken as it is

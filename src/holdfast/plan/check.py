@@ -12,10 +12,11 @@ from holdfast.plan.dry_run import dry_run
 from holdfast.plan.groups import groups_by_worker
 from holdfast.plan.memory import device_memory, host_memory
 from holdfast.plan.parts import representative
-from holdfast.plan.plan import AXES, SCHEDULES, Plan, Route, Stage
+from holdfast.plan.plan import AXES, Plan, Route, Stage
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import evaluate
 from holdfast.plan.units import check_units
+from holdfast.schedule.registry import rule_of
 
 
 def check_plan(plan: Plan, profile: Profile = Profile()) -> None:
@@ -34,9 +35,7 @@ def check_shape(plan: Plan) -> None:
     _check_held(plan)
     _check_twice(plan)
     _check_routes(plan)
-    if plan.schedule.kind not in SCHEDULES:
-        known = ", ".join(SCHEDULES)
-        raise HoldfastError(f"schedule {plan.schedule.kind!r} is unknown; known: {known}")
+    rule_of(plan.schedule.kind)
 
 
 def _check_stages(plan: Plan) -> None:
@@ -141,10 +140,8 @@ def _check_route(plan: Plan, number: int, route: Route) -> None:
 
 
 def check_micro_batches(plan: Plan) -> None:
-    """Interleaved and zero-bubble schedules only make sense with enough micro-batches to fill
-    the pipe.
-    """
-    if plan.schedule.kind not in ("interleaved", "zero-bubble"):
+    """Some schedules only make sense with enough micro-batches to fill the pipeline."""
+    if not rule_of(plan.schedule.kind).fills_every_lane:
         return
     for stage in plan.stages:
         passing = plan.micro_batches_by_stage[stage.name]

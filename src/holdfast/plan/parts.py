@@ -16,7 +16,7 @@ def representative(plan: Plan, profile: Profile = Profile()) -> tuple[Plan, Prof
 
     Kept whole: explicit schedules, as lines may differ, and profiles with exceptional links.
     """
-    if plan.schedule.kind == "explicit" or profile.links:
+    if plan.schedule.is_explicit or profile.links:
         return plan, profile
     layout, slow = layout_of(plan), slow_workers(plan, profile)
     kinds: dict[tuple[object, ...], LanePart] = {}

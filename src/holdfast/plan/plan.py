@@ -22,7 +22,8 @@ from holdfast.plan.units import Unit
 AXES = {"shard": "d", "context": "c", "expert": "e", "tensor": "t"}
 """Axis names, outermost first, with the letter each has in a role."""
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "explicit")
+EXPLICIT = "explicit"
+"""The schedule whose orders the plan itself holds, line by line."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -105,6 +106,10 @@ class Schedule(msgspec.Struct, frozen=True):
     recompute: bool = False
     """Keep only stage inputs and compute activations again before the backward pass."""
     orders: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_explicit(self) -> bool:
+        return self.kind == EXPLICIT
 
 
 class StateBytes(msgspec.Struct, frozen=True):

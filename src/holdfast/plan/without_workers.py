@@ -16,7 +16,7 @@ from holdfast.plan.plan import Hop, Plan, Route, Stage
 def without_workers(plan: Plan, gone: Collection[str]) -> tuple[Plan, tuple[Stage, ...]]:
     """The plan without the stages that `gone` workers take part in, and those stages."""
     lost = tuple(stage for stage in plan.stages if any(w in gone for w in stage.workers))
-    if lost and plan.schedule.kind == "explicit":
+    if lost and plan.schedule.is_explicit:
         raise HoldfastError("an explicit schedule says who does what: it cannot lose workers")
     names = {stage.name for stage in lost}
     left = [stage for stage in plan.stages if stage.name not in names]

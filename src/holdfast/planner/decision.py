@@ -42,6 +42,7 @@ from holdfast.planner.strategies.regular import regular
 from holdfast.planner.strategies.repair import mend
 from holdfast.planner.strategies.reroute import migrate, reroute
 from holdfast.planner.strategies.restart import restart
+from holdfast.schedule.registry import priced_rule, rule_of
 
 StrategyFunction = Callable[[SearchView], Iterator[Proposal]]
 
@@ -68,7 +69,7 @@ MAX_POLISHED, MAX_PASSES = 12, 800
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     split_backward: bool = True
-    """May the schedule change from 1f1b to zero-bubble, which splits the backward pass?"""
+    """May the schedule change to its variant with a split backward pass (1f1b to zero-bubble)?"""
     copies: bool = False
     """Also consider redundant copies."""
     thorough: bool = False
@@ -106,12 +107,11 @@ def decide(situation: Situation, options: Options = DEFAULT) -> Decision:
 
 
 def schedules_for(plan: Plan, options: Options) -> tuple[str, ...]:
-    kind = plan.schedule.kind
-    if kind in ("explicit", "interleaved"):
-        kind = "1f1b"  # sketches have one stage per worker
-    if options.split_backward and kind == "1f1b":
-        return ("1f1b", "zero-bubble")
-    return (kind,)
+    """The schedules that sketches may have; the one that waits least comes last."""
+    rule = priced_rule(rule_of(plan.schedule.kind).planned_as)
+    if options.split_backward and rule.split_variant:
+        return (rule.name, rule.split_variant)
+    return (rule.name,)
 
 
 class _Search:

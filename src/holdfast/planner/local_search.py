@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.planner.minimax_shares import align_units, stage_loads
-from holdfast.planner.pipeline_time import chain_in_flight
 from holdfast.planner.pipelines import Pipe, Sketch
 from holdfast.planner.search_view import SearchView
+from holdfast.schedule.registry import priced_rule
 
 ROUNDS = 8
 MAX_PASSES = 6000
@@ -141,7 +141,7 @@ def _fits(view: SearchView, pipe: Pipe, kind: str, count: int) -> bool:
             pipe.bounds[k + 1],
             team.tensor,
             team.shard,
-            chain_in_flight(kind, pipe.depth, k, count),
+            priced_rule(kind).in_flight(pipe.depth, k, count),
         )
         for k, team in enumerate(pipe.teams)
     )

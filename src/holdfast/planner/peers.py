@@ -16,7 +16,6 @@ import msgspec
 
 from holdfast.planner.crossing_routes import mixed_time
 from holdfast.planner.health import Health
-from holdfast.planner.pipeline_time import chain_in_flight
 from holdfast.planner.pipelines import Pipe, Sketch, Team
 from holdfast.planner.score import (
     ChangeCosts,
@@ -36,6 +35,7 @@ from holdfast.planner.strategies.repair import (
     split_off,
 )
 from holdfast.planner.strategies.reroute import migrate, reroute
+from holdfast.schedule.registry import priced_rule
 
 Rule = Callable[[SearchView], Iterator[Proposal]]
 
@@ -180,7 +180,7 @@ def _merged(view: SearchView, pipe: Pipe) -> Pipe | None:
 def _holds_twice(view: SearchView, pipe: Pipe, kind: str) -> bool:
     for k, team in enumerate(pipe.teams):
         own, heir = (pipe.bounds[k], pipe.bounds[k + 1]), (k + 1) % pipe.depth
-        kept = chain_in_flight(kind, pipe.depth, k, 2 * pipe.depth)
+        kept = priced_rule(kind).in_flight(pipe.depth, k, 2 * pipe.depth)
         copy = view.cost.footprint.device_bytes(
             pipe.bounds[heir], pipe.bounds[heir + 1], team.tensor, team.shard, 0
         )

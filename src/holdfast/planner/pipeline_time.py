@@ -21,6 +21,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.schedule.registry import priced_rule
+
 LinkTimes = tuple[float, float]
 """(latency, occupancy) of a message."""
 
@@ -40,17 +42,8 @@ class ChainTime(msgspec.Struct, frozen=True):
     """Per stage, (start, end) of the last computation that adds to its gradients."""
 
 
-def chain_in_flight(kind: str, depth: int, rank: int, num_micro_batches: int) -> int:
-    """The most micro-batches a stage holds between forward and the end of backward. A split
-    backward ends with its weights' part, which a stage puts off for as many as are above it.
-    """
-    if kind == "gpipe":
-        return num_micro_batches
-    return min(depth if kind == "zero-bubble" else depth - rank, num_micro_batches)
-
-
 def chain_time(
-    kind: str,
+    schedule: str,
     times: Sequence[tuple[float, float, float]],
     num_micro_batches: int,
     down: Sequence[LinkTimes] = (),
@@ -61,13 +54,17 @@ def chain_time(
     `down[k]` and `up[k]` are the channels from stage k to k + 1 and back.
     """
     depth, m = len(times), num_micro_batches
-    split = kind == "zero-bubble"
+    rule = priced_rule(schedule)
+    split = rule.splits_backward
     if not split:
         times = [(forward, backward + weight, 0.0) for forward, backward, weight in times]
     chain = _Chain(times, m, down, up)
-    chain.warm_up([m if kind == "gpipe" else min(depth - 1 - k, m) for k in range(depth)])
-    # From the first round in which all weights' parts are due, as long as forwards are left.
-    steady = range(depth - 1 if split else 0, m if kind == "gpipe" else m - depth + 1)
+    warm_up = [rule.warm_up(depth, k, m) for k in range(depth)]
+    chain.warm_up(warm_up)
+    # From the first round in which all weights' parts are due, as long as all stages have forwards
+    # left; or from the beginning, if none has.
+    none_left = min(warm_up) == m
+    steady = range(depth - 1 if split else 0, m if none_left else m - max(warm_up))
     chain.play(steady)
     ends = [free + min(k, m) * times[k][2] for k, free in enumerate(chain.free)]
     lasts = [weight if split else backward for _, backward, weight in times]

@@ -17,6 +17,7 @@ from holdfast.planner.health import Health
 from holdfast.planner.minimax_shares import share_micro_batches
 from holdfast.planner.pipelines import Pipe, Sketch, Team, read_plan, slowest
 from holdfast.planner.step_cost import CostModel
+from holdfast.schedule.registry import rule_of
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class SearchView:
         self.plan, self.health, self.cost = plan, health, cost
         self.total = plan.num_micro_batches
         self.roster = read_plan(plan, health)
-        self.schedules = tuple(schedules) or (plan.schedule.kind,)
+        self.schedules = tuple(schedules) or (rule_of(plan.schedule.kind).planned_as,)
         self.missing: dict[tuple[int, ...], list[int]] = {}
         """Bytes that teams of one kind lack, kept by `score.missing_bytes`."""
         self.improve = False
@@ -103,6 +104,13 @@ class SearchView:
     def whole(self) -> bool:
         """Is the plan made of separate pipelines only, all of them alive?"""
         return not self.roster.loose and not self.broken
+
+    @cached_property
+    def is_sketch(self) -> bool:
+        """Can a sketch say how the plan orders its computations?"""
+        schedule = self.plan.schedule
+        priced_as = rule_of(schedule.kind).planned_as
+        return priced_as == schedule.kind and not schedule.extra_in_flight
 
     @cached_property
     def widest(self) -> int:

@@ -17,11 +17,11 @@ from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Link, Profile, message_link, unit_cost
 from holdfast.planner.allreduce_timeline import Held, ReduceSpan, Rings
-from holdfast.planner.estimate import estimate_line, pace_of
 from holdfast.planner.footprint import Footprint
 from holdfast.planner.minimax_shares import Affine, share_micro_batches, split_units
-from holdfast.planner.pipeline_time import ChainTime, chain_in_flight, chain_time
+from holdfast.planner.pipeline_time import ChainTime, chain_time
 from holdfast.planner.pipelines import Pipe, Sketch, Team
+from holdfast.schedule.registry import priced_rule
 
 TeamKind = tuple[int, int, float]
 """Tensor degree, shard degree, slow-down."""
@@ -130,7 +130,8 @@ class CostModel:
         bounds = split_units(self.work, paces)
         if bounds is None or self._too_full(teams, bounds, kind, m) is None:
             return bounds
-        kept = [chain_in_flight(kind, len(teams), k, m) for k in range(len(teams))]
+        rule = priced_rule(kind)
+        kept = [rule.in_flight(len(teams), k, m) for k in range(len(teams))]
 
         def room(k: int, first: int) -> int:
             return self.footprint.room(first, teams[k][0], teams[k][1], kept[k])
@@ -141,9 +142,9 @@ class CostModel:
         self, teams: Sequence[TeamKind], bounds: Sequence[int], kind: str, m: int
     ) -> int | None:
         """The first stage whose workers cannot hold it."""
-        depth, fits = len(teams), self.footprint.fits
+        depth, fits, rule = len(teams), self.footprint.fits, priced_rule(kind)
         for k, (tensor, shard, _) in enumerate(teams):
-            kept = chain_in_flight(kind, depth, k, m)
+            kept = rule.in_flight(depth, k, m)
             if not fits(bounds[k], bounds[k + 1], tensor, shard, kept):
                 return k
         return None
@@ -212,7 +213,7 @@ class CostModel:
     def chain(self, kind: PipeKind, num_micro_batches: int, schedule: str) -> ChainTime:
         key = (kind, num_micro_batches, schedule)
         if key not in self._chains:
-            times = self.stage_times(kind, schedule == "zero-bubble")
+            times = self.stage_times(kind, priced_rule(schedule).splits_backward)
             sizes = [self.plan.units[stop - 1].boundary_bytes for stop in kind.bounds[1:-1]]
             down, up = (
                 [
@@ -231,17 +232,19 @@ class CostModel:
         """Time as fixed + slope * m, exact at `near` micro-batches."""
         key = (kind, schedule, near)
         if key not in self._paces:
-            times = self.stage_times(kind, schedule == "zero-bubble")
-            slope = pace_of(schedule, times, self._delays(kind))
+            rule = priced_rule(schedule)
+            times = self.stage_times(kind, rule.splits_backward)
+            slope = rule.period(times, self._delays(kind))
             self._paces[key] = (self.chain(kind, near, schedule).end - slope * near, slope)
         return self._paces[key]
 
     def outline(self, shape: PipelineShape, schedule: str, near: int) -> Outline:
         """By formula, with every message between nodes."""
-        times = self._times(*shape, schedule == "zero-bubble")
+        rule = priced_rule(schedule)
+        times = self._times(*shape, rule.splits_backward)
         delays = [self.hops[stop - 1] for stop in shape[1][1:-1]]
-        time, slope = estimate_line(schedule, times, near, delays)
-        work = self.backward_weight if schedule == "zero-bubble" else self.gradient
+        time, slope = rule.chain_estimate(times, near, delays), rule.period(times, delays)
+        work = self.backward_weight if rule.splits_backward else self.gradient
         spans = tuple([
             (first, stop, team[0] * team[1], (work[stop] - work[first]) * self.pace(team))
             for team, (first, stop) in zip(shape[0], pairwise(shape[1]), strict=True)
@@ -267,12 +270,13 @@ class CostModel:
         return ""
 
     def _refusal(self, pipe: Pipe, count: int, schedule: str) -> str:
-        if schedule == "zero-bubble" and count < pipe.depth:
+        rule = priced_rule(schedule)
+        if rule.fills_every_lane and count < pipe.depth:
             return f": {count} micro-batches do not fill {pipe.depth} stages"
         k = self._too_full(self.kind_of(pipe).teams, pipe.bounds, schedule, count)
         if k is None:
             return ""
-        return self._too_much(pipe, k, chain_in_flight(schedule, pipe.depth, k, count))
+        return self._too_much(pipe, k, rule.in_flight(pipe.depth, k, count))
 
     def _too_much(self, pipe: Pipe, k: int, kept: int) -> str:
         team, first, stop = pipe.teams[k], pipe.bounds[k], pipe.bounds[k + 1]

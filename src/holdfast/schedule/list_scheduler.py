@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 
 from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, LanePart
 from holdfast.plan.profile import LayoutCosts, message_link
+from holdfast.schedule.rule import ScheduleRule
 
 HELD = {"F": 1, "I": 0, "B": -1, "W": -1}
 """How a computation changes the number of micro-batches in flight."""
@@ -25,16 +26,15 @@ _Key = tuple[int, int, ComputeOp]
 
 
 def list_orders(
-    layout: LaneLayout, part: LanePart, costs: LayoutCosts, orders: list[LaneOrder]
-) -> None:
-    """Fill `orders` for the lanes of one part."""
-    scheduler = _Scheduler(layout, part, costs)
+    layout: LaneLayout, part: LanePart, costs: LayoutCosts, rule: ScheduleRule
+) -> dict[int, LaneOrder]:
+    """The order of every lane of one part."""
+    scheduler = _Scheduler(layout, part, costs, rule)
     scheduler.play()
-    for lane in part.lanes:
-        orders[lane] = scheduler.orders[lane]
+    return scheduler.orders
 
 
-def in_flight_limits(layout: LaneLayout, part: LanePart) -> dict[int, int]:
+def in_flight_limits(layout: LaneLayout, part: LanePart, rule: ScheduleRule) -> dict[int, int]:
     """Per lane, how many (stage, micro-batch) pairs it may hold between forward and backward."""
     behind: dict[int, int] = {}
     longest: dict[int, int] = {}
@@ -42,27 +42,27 @@ def in_flight_limits(layout: LaneLayout, part: LanePart) -> dict[int, int]:
         for at, stage in enumerate(route):
             behind[stage] = max(behind.get(stage, 0), len(route) - at)
             longest[stage] = max(longest.get(stage, 0), len(route))
-    schedule = layout.plan.schedule
     limits: dict[int, int] = {}
     for lane in part.lanes:
         stages = layout.lane_stages[lane]
         limit = sum(behind.get(stage, 0) for stage in stages)
-        if schedule.kind == "zero-bubble":
+        if rule.splits_backward:
             limit = max(limit, *(longest.get(stage, 0) for stage in stages))
-        limits[lane] = limit + schedule.extra_in_flight
+        limits[lane] = limit + layout.plan.schedule.extra_in_flight
     return limits
 
 
 class _Scheduler:
-    def __init__(self, layout: LaneLayout, part: LanePart, costs: LayoutCosts) -> None:
-        self.layout = layout
-        self.kind = layout.plan.schedule.kind
+    def __init__(
+        self, layout: LaneLayout, part: LanePart, costs: LayoutCosts, rule: ScheduleRule
+    ) -> None:
+        self.layout, self.rule = layout, rule
         self.costs = costs
         self.delays: dict[tuple[int, int], float] = {}
         # A computation over several lanes is queued on the first of them, its home.
         self.homes = {lane: self._homes(lane) for lane in part.lanes}
         self.orders: dict[int, LaneOrder] = {lane: [] for lane in part.lanes}
-        self.limits = in_flight_limits(layout, part)
+        self.limits = in_flight_limits(layout, part, rule)
         self.in_flight = dict.fromkeys(part.lanes, 0)
         self.busy_until = dict.fromkeys(part.lanes, 0.0)
         self.forwards: dict[int, list[_Key]] = {lane: [] for lane in part.lanes}
@@ -124,7 +124,7 @@ class _Scheduler:
 
     def _choose(self, lane: int, now: float) -> ComputeOp | None:
         order = self.orders[lane]
-        forward_first = self.kind == "gpipe" or (bool(order) and order[-1][0] != "F")
+        forward_first = self.rule.forwards_first or (bool(order) and order[-1][0] != "F")
         queues = [self.backwards[lane], self.forwards[lane]]
         if forward_first:
             queues.reverse()
@@ -138,7 +138,7 @@ class _Scheduler:
         if not queue:
             return None
         op = queue[0][2]
-        limited = op[0] == "F" and self.kind != "gpipe"
+        limited = op[0] == "F" and not self.rule.forwards_first
         for lane in self.layout.stage_lanes[op[1]]:
             if self.busy_until[lane] > now:
                 return None
@@ -157,7 +157,7 @@ class _Scheduler:
             self._post(end, None, lane)
         route = self.layout.routes[micro_batch]
         at = route.index(stage)
-        backward = "I" if self.kind == "zero-bubble" else "B"
+        backward = "I" if self.rule.splits_backward else "B"
         if kind == "F":
             last = at + 1 == len(route)
             following: ComputeOp = (

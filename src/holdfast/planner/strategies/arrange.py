@@ -30,6 +30,7 @@ from holdfast.planner.strategies.lineups import (
     usual_lineups,
 )
 from holdfast.planner.strategies.pools import CUTS, FEW, make_pool, no_team
+from holdfast.schedule.registry import priced_rule
 
 MAX_REFINED, MAX_REORDERED, MAX_PLACED = 24, 10, 3
 """Ways that are refined; those of them that get more line-ups, and all places of weak teams."""
@@ -43,9 +44,6 @@ MAX_COSTED = 12
 OVER = 1.01
 """Second estimates are rarely this much above the truth."""
 MANY_TEAMS = 40
-
-FILL = {"zero-bubble": 1 / 3}
-"""Share of a stage's time that every further stage adds to a step."""
 
 TeamRow = tuple[TeamKind, ...]
 """The teams of a pipeline, by their speeds."""
@@ -264,7 +262,7 @@ def _beside(view: SearchView, pipes: tuple[Pipe, ...], kind: str) -> Beside:
     outlines = {shape: view.cost.outline(shape, kind, view.near) for shape in different}
     return Beside(
         pipes,
-        tuple(view.cost.rough(row, FILL.get(kind, 1.0)) for row, _ in shapes),
+        tuple(view.cost.rough(row, priced_rule(kind).fill) for row, _ in shapes),
         tuple(outlines[shape].line for shape in shapes),
         outlines,
     )
@@ -293,7 +291,7 @@ def _estimate(
     """As if units and micro-batches could go anywhere, in the best line-up, and the reductions of
     the shortest pipeline, which holds most per team.
     """
-    cost, fill = view.cost, FILL.get(kind, 1.0)
+    cost, fill = view.cost, priced_rule(kind).fill
     lines = [[*beside.rough, *lineup.lines(lengths, fill)] for lineup in lineups]
     level = min([water_level(row, view.total) for row in lines])
     shortest = min([*lengths, *[len(bounds) - 1 for _, bounds in beside.outlines]])

@@ -10,7 +10,7 @@ def carry_on(view: SearchView) -> Iterator[Proposal]:
     """The plan as it is."""
     if view.health.gone & frozenset(view.plan.workers):
         yield Proposal("carry on", "nothing changes", refusal="a worker of the plan is dead")
-    elif view.whole and not view.plan.schedule.extra_in_flight:
+    elif view.whole and view.is_sketch:
         sketch = Sketch(view.roster.pipes, view.roster.counts, view.plan.schedule.kind)
         yield Proposal("carry on", "nothing changes", sketch)
     else:

@@ -20,7 +20,7 @@ def add_copies(view: SearchView) -> Iterator[Proposal]:
     reason = "a lost stage can be run by the team before it; state and reductions double"
     if not view.whole or all(pipe.depth < 2 for pipe in view.roster.pipes):
         return
-    sketch = Sketch(view.roster.pipes, view.roster.counts, view.plan.schedule.kind)
+    sketch = Sketch(view.roster.pipes, view.roster.counts, view.schedules[0])
     yield Proposal("redundant copies", reason, plan=with_copies(write_plan(sketch, view.plan)))
 
 

@@ -7,11 +7,11 @@ length is looked at, whatever the number of devices.
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.planner.closed_forms import steady_period
 from holdfast.planner.pipelines import Pipe, Team
 from holdfast.planner.search_view import Proposal, SearchView
-from holdfast.planner.strategies.arrange import FILL, coarseness
+from holdfast.planner.strategies.arrange import coarseness
 from holdfast.planner.strategies.pools import Cut, make_pool, no_team, one_team
+from holdfast.schedule.registry import priced_rule
 
 MAX_DEPTH = 32
 NUM_REFINED, NUM_COSTED = 6, 2
@@ -58,7 +58,7 @@ def _rough(view: SearchView, team: Team, depth: int, count: int, kind: str) -> f
     """As if all teams were like the first, from numbers alone."""
     cost, link = view.cost, view.cost.profile.reduce
     share = cost.work[-1] / view.rate(team) / depth * coarseness(view, depth)
-    steps = -(-view.total // count) + FILL.get(kind, 1.0) * (depth - 1)
+    steps = -(-view.total // count) + priced_rule(kind).fill * (depth - 1)
     most = max(cost.buckets[-1] / depth, cost.largest_bucket) / len(team.workers)
     units = len(view.plan.units) / depth
     tail = 2 * (count - 1) * (link.occupancy(most) / count + units * link.latency)
@@ -68,14 +68,15 @@ def _rough(view: SearchView, team: Team, depth: int, count: int, kind: str) -> f
 def _estimate(view: SearchView, pipe: Pipe, count: int, kind: str) -> float:
     cost = view.cost
     shape = cost.kind_of(pipe)
-    times = cost.stage_times(shape, kind == "zero-bubble")
+    rule = priced_rule(kind)
+    times = cost.stage_times(shape, rule.splits_backward)
     sizes = [view.plan.units[stop - 1].boundary_bytes for stop in pipe.bounds[1:-1]]
     delays = [
         link.latency + link.occupancy(size) for link, size in zip(shape.down, sizes, strict=True)
     ]
     loads = [sum(row) for row in times]
-    slope = steady_period([f for f, _, _ in times], [i + w for _, i, w in times], delays)
-    fill = FILL.get(kind, 1.0) * (sum(loads) - max(loads)) + 2 * sum(delays)
+    slope = rule.period(times, delays)
+    fill = rule.fill * (sum(loads) - max(loads)) + 2 * sum(delays)
     return slope * -(-view.total // count) + fill + view.tail(pipe, count)
 
 

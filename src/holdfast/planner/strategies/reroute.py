@@ -17,10 +17,10 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Hop, Plan, Route, Schedule
 from holdfast.plan.without_workers import without_workers
-from holdfast.planner.pipeline_time import chain_in_flight
 from holdfast.planner.pipelines import Pipe, Sketch, write_plan
 from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.strategies.repair import shrink_in_place
+from holdfast.schedule.registry import priced_rule
 
 HELPERS = 3
 """Replicas that help each one that is hit."""
@@ -141,7 +141,8 @@ def _no_shorter(
     reduced after the last one and updated.
     """
     cost = view.cost
-    rows = [cost.stage_times(cost.kind_of(pipe), kind == "zero-bubble") for pipe in pipes]
+    split = priced_rule(kind).splits_backward
+    rows = [cost.stage_times(cost.kind_of(pipe), split) for pipe in pipes]
     live = [[not view.is_dead(team) for team in pipe.teams] for pipe in pipes]
     holders = min(sum(column) for column in zip(*live, strict=True)) + len(rest)
     tails = view.tails(pipes[0], holders)
@@ -149,7 +150,7 @@ def _no_shorter(
     for k in range(pipes[0].depth):
         stages = [row[k] for row, alive in zip(rows, live, strict=True) if alive[k]]
         busy = total / sum(1 / sum(times) for times in stages)
-        last = max(sum(times[2 if kind == "zero-bubble" else 1 :]) for times in stages)
+        last = max(sum(times[2 if split else 1 :]) for times in stages)
         longest = max(longest, head + busy + max(0.0, tails[k] - last))
         head += min(times[0] for times in stages)
     whole = cost.kind_of(pipes[0])
@@ -164,7 +165,7 @@ def spare_room(view: SearchView, pipes: Sequence[Pipe], kind: str) -> int:
         for k, (team, (first, stop)) in enumerate(
             zip(pipe.teams, pairwise(pipe.bounds), strict=True)
         ):
-            kept = chain_in_flight(kind, pipe.depth, k, 2 * pipe.depth)
+            kept = priced_rule(kind).in_flight(pipe.depth, k, 2 * pipe.depth)
             while most and not footprint.fits(first, stop, team.tensor, team.shard, kept + most):
                 most -= 1
     return most

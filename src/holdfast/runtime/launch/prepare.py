@@ -21,7 +21,7 @@ from holdfast.observe.run_directory import checkpoint_folder
 from holdfast.plan.build import regular_plan
 from holdfast.plan.check import check_plan
 from holdfast.plan.model_catalog import llama_units
-from holdfast.plan.plan import Plan, Schedule, StateBytes
+from holdfast.plan.plan import EXPLICIT, Plan, Schedule, StateBytes
 from holdfast.plan.text import parse_plan
 from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import Unit
@@ -170,7 +170,7 @@ def build_plan(
 
 
 def _plan_from_degrees(section: ParallelSection, units: tuple[Unit, ...], count: int) -> Plan:
-    if section.schedule == "explicit":
+    if section.schedule == EXPLICIT:
         raise HoldfastError("an explicit schedule has one line per worker: write it in a plan file")
     return regular_plan(
         units,

@@ -10,7 +10,7 @@ and head. Only ratios to the healthy step are used.
 
 from collections.abc import Sequence
 
-from holdfast.planner.closed_forms import one_f_one_b
+from holdfast.schedule.one_f_one_b import one_f_one_b_time
 from holdfast.sim.cluster.health import Hurt, Seat
 from holdfast.sim.cluster.job import SimulatedJob
 
@@ -44,7 +44,7 @@ class StepTimes:
         if key not in self._chain:
             forward = [FORWARD * time for time in times]
             backward = [(1 - FORWARD) * time for time in times]
-            self._chain[key] = one_f_one_b(forward, backward, micro_batches)
+            self._chain[key] = one_f_one_b_time(forward, backward, micro_batches)
         return self._chain[key]
 
     def equal_ms(self, kinds: Kinds) -> float:
