@@ -57,7 +57,7 @@ def test_memory_is_listed(memory, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, output = inspect(capsys, "--shm", "--verify")
     assert code == 0
-    assert "step 7 (lineage 2)" in output.out
+    assert "step 7 (epoch 2)" in output.out
     assert "holdfast-job-1-n0.g0" in output.out
     assert "n0.g0, n1.g0" in output.out
     assert "complete in the memory of n0, n1" in output.out
@@ -70,10 +70,10 @@ def test_memory_as_numbers(memory, capsys):
     found = json.loads(output.out)
     assert code == 0
     assert [line["worker"] for line in found["arenas"]] == ["n0.g0", "n1.g0"]
-    assert found["arenas"][0]["in_progress"] == "step 8 (lineage 2)"
+    assert found["arenas"][0]["in_progress"] == "step 8 (epoch 2)"
     assert found["arenas"][0]["owner_lives"]
     (version,) = found["versions"]
-    assert (version["job"], version["step"], version["lineage"]) == ("job-1", 7, 2)
+    assert (version["job"], version["step"], version["agreed_in"]) == ("job-1", 7, 2)
     assert version["is_complete"]
     assert version["num_bytes"] == 12 * sum(unit.num_parameters for unit in PLAN.units)
 
@@ -104,7 +104,7 @@ def test_checkpoints_are_listed(run_dir, capsys):
     code, output = inspect(capsys, run_dir, "--verify", "--json")
     lines = json.loads(output.out)["checkpoints"]
     assert code == 0
-    assert [(line["step"], line["lineage"], line["is_valid"]) for line in lines] == [
+    assert [(line["step"], line["agreed_in"], line["is_valid"]) for line in lines] == [
         (5, 1, True),
         (3, 1, True),
     ]

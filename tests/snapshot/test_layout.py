@@ -84,4 +84,4 @@ def test_versions_are_ordered_by_history():
         Version(5, 2),
         Version(6, 2),
     ]
-    assert str(Version(9, 1)) == "step 9 (lineage 1)"
+    assert str(Version(9, 1)) == "step 9 (epoch 1)"

@@ -10,7 +10,8 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.units import subtract
 from holdfast.snapshot.layout import KINDS, OTHER, PARITY
-from holdfast.snapshot.manifest import Holding, Manifest, newest_complete, survey
+from holdfast.snapshot.loadable import find_loadable
+from holdfast.snapshot.manifest import Holding, Manifest, survey
 from holdfast.snapshot.memory.arena import Version
 from holdfast.snapshot.share import plan_shares
 from support.random_plans import make_units
@@ -78,24 +79,23 @@ def test_the_newest_whole_version_is_found_whatever_is_missing(data):
         every = manifests_of(plan, version)
         kept.append((plan, version, data.draw(st.lists(st.sampled_from(every), unique_by=id))))
     everything = data.draw(st.permutations([m for _, _, found in kept for m in found]))
-    standing, reason = newest_complete(everything)
+    found = find_loadable(survey(everything), {})
     whole = [version for plan, version, found in kept if found and is_whole(plan, found)]
     expected = max(whole, key=lambda version: version.age, default=None)
-    assert (standing.version if standing else None) == expected
-    assert reason
+    assert (found[0].version if found else None) == expected
+    assert {one.version for one in found} == set(whole)
 
 
-def test_two_lineages_of_one_step_are_never_mixed():
+def test_two_histories_of_one_step_are_never_mixed():
     plan = plan_of(replicas=2)
     first, second = manifests_of(plan, Version(7, 1)), manifests_of(plan, Version(7, 2))
     mixed = [first[0], second[1]]
     # Each half is computable from the other's parity, so drop that: only mixing would be whole.
     bare = [msgspec.structs.replace(m, layout=without_parity(m.layout)) for m in mixed]
-    standing, reason = newest_complete(bare)
-    assert standing is None
-    assert "step 7 (lineage 1)" in reason
-    assert "step 7 (lineage 2)" in reason
-    assert newest_complete([*first, second[1]])[0].version == Version(7, 2)  # by its parity
+    assert find_loadable(survey(bare), {}) == []
+    assert [status.version.agreed_in for status in survey(bare)] == [2, 1]
+    newest, _ = find_loadable(survey([*first, second[1]]), {})
+    assert newest.version == Version(7, 2)  # by its parity
 
 
 def without_parity(layout):
@@ -113,9 +113,9 @@ def test_a_holding_refuses_to_be_mixed():
 
 def test_two_plans_of_one_version_are_judged_apart():
     one, two = manifests_of(plan_of(stages=2), Version(7, 1)), manifests_of(PLANS[0], Version(7, 1))
-    standings = survey([one[0], *two])
-    assert len(standings) == 2
-    assert [standing.is_complete for standing in standings].count(True) == 1
+    statuses = survey([one[0], *two])
+    assert len(statuses) == 2
+    assert [status.is_complete for status in statuses].count(True) == 1
 
 
 def test_a_torn_manifest_makes_its_version_unusable():
@@ -124,9 +124,10 @@ def test_a_torn_manifest_makes_its_version_unusable():
     key = next(iter(torn.checksums))
     for broken in ({}, torn.checksums | {key: torn.checksums[key][:-1]}):
         bad = msgspec.structs.replace(torn, checksums=broken)
-        standing, reason = newest_complete([good, bad, *manifests_of(plan, Version(6, 1))])
-        assert standing.version == Version(6, 1)
-        assert "is torn" in reason
+        newer, older = survey([good, bad, *manifests_of(plan, Version(6, 1))])
+        assert (older.version, older.is_complete) == (Version(6, 1), True)
+        assert not newer.is_complete
+        assert "is torn" in newer.reason
 
 
 def with_checksum(manifest, key, value):
@@ -140,20 +141,20 @@ def test_contradicting_manifests_make_their_version_unusable():
     copy = manifests[-1]
     key = copy.layout.entries[0].key
     wrong = with_checksum(copy, key, 99)
-    (standing,) = survey([*manifests[:-1], wrong])
-    assert not standing.is_complete
-    assert "mixed, not usable" in standing.reason
+    (status,) = survey([*manifests[:-1], wrong])
+    assert not status.is_complete
+    assert "mixed, not usable" in status.reason
     changed = msgspec.structs.replace(copy.layout, tensors=copy.layout.tensors[1:])
     other = msgspec.structs.replace(copy, layout=changed)
-    (standing,) = survey([*manifests[:-1], other])
-    assert "different models" in standing.reason
+    (status,) = survey([*manifests[:-1], other])
+    assert "different models" in status.reason
 
 
 def test_the_loops_state_must_agree_too():
     one, two = manifests_of(plan_of(replicas=2), Version(7, 1))
     key = next(e.key for e in two.layout.entries if e.kind == OTHER)
     wrong = with_checksum(two, key, 1)
-    assert newest_complete([one, wrong])[0] is None
+    assert find_loadable(survey([one, wrong]), {}) == []
 
 
 def test_parity_that_disagrees_with_an_owner_is_reported_and_not_used():
@@ -164,11 +165,11 @@ def test_parity_that_disagrees_with_an_owner_is_reported_and_not_used():
     (line,) = holding.disagreements()
     assert "n0.g0 folded other bytes" in line
     assert "the holders differ" in line
-    assert holding.standing().is_complete
+    assert holding.status().is_complete
     assert key not in holding.rows
     assert Holding([one, two, three]).disagreements() == []
     # The row is still the only word on an owner that is gone: it protects what it saw.
-    assert Holding([wrong, three]).standing().is_complete
+    assert Holding([wrong, three]).status().is_complete
 
 
 def test_a_degraded_version_says_so():
@@ -181,23 +182,11 @@ def test_a_degraded_version_says_so():
     assert "by parity" in left.reason
 
 
-def test_what_the_journal_refuses_is_passed_over():
-    plan = plan_of(replicas=2)
-    manifests = [*manifests_of(plan, Version(7, 1)), *manifests_of(plan, Version(5, 1))]
-    standing, reason = newest_complete(manifests, lambda version: version.step <= 6)
-    assert standing.version == Version(5, 1)
-    assert "not part of the history" in reason
-
-
-def test_nothing_is_nothing():
-    assert newest_complete([]) == (None, "no version in memory")
-
-
 def test_a_state_that_does_not_say_what_is_whole_is_not_whole():
     (manifest, _) = manifests_of(plan_of(replicas=2), Version(1, 0))
     layout = msgspec.structs.replace(manifest.layout, tensors=())
-    (standing,) = survey([msgspec.structs.replace(manifest, layout=layout)])
-    assert not standing.is_complete
+    (status,) = survey([msgspec.structs.replace(manifest, layout=layout)])
+    assert not status.is_complete
 
 
 def test_manifests_travel_as_text(tmp_path):

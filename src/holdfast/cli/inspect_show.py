@@ -55,7 +55,7 @@ def _print_memory(console: Console, found: Inspection) -> None:
     if found.versions:
         table = Table("job", "version", "slices", "size", "holders", "state")
         for line in found.versions:
-            version = f"step {line.step} (lineage {line.lineage})"
+            version = f"step {line.step} (epoch {line.agreed_in})"
             state = line.reason if line.is_complete else f"incomplete: {line.reason}"
             holders = ", ".join(line.holders)
             size = format_bytes(line.num_bytes)
@@ -69,11 +69,11 @@ def _print_checkpoints(console: Console, lines: Sequence[CheckpointLine]) -> Non
     if not lines:
         console.print("No checkpoints.")
         return
-    table = Table("checkpoint", "lineage", "size", "contents", "state")
+    table = Table("checkpoint", "epoch", "size", "contents", "state")
     for line in lines:
-        lineage = str(line.lineage) if line.lineage >= 0 else "-"
+        epoch = str(line.agreed_in) if line.agreed_in >= 0 else "-"
         contents = f"{count(line.num_tensors, 'tensor')}, {count(line.num_slices, 'slice')}"
         state = "valid" if line.is_valid else line.complaint
         name = Path(line.path).name
-        table.add_row(name, lineage, format_bytes(line.num_bytes), contents, state)
+        table.add_row(name, epoch, format_bytes(line.num_bytes), contents, state)
     console.print(table)

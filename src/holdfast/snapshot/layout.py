@@ -32,22 +32,22 @@ ALIGNMENT = 256
 
 
 class Version(msgspec.Struct, frozen=True, order=True):
-    """State entering `step`, and the epoch that resolved how it came about. Two lineages of one
-    step are different states and never used together.
+    """State entering `step`, and the epoch that agreed on the step before it. Where two epochs
+    agreed on a step, there are two states, which are never used together.
     """
 
     step: int
-    lineage: int
+    agreed_in: int
 
     @property
     def age(self) -> tuple[int, int]:
         """Larger is newer. Epochs are numbered in the order of history and a rollback begins a
-        new one, so a later lineage is newer even where its step is lower.
+        new one, so a later epoch is newer even where its step is lower.
         """
-        return self.lineage, self.step
+        return self.agreed_in, self.step
 
     def __str__(self) -> str:
-        return f"step {self.step} (lineage {self.lineage})"
+        return f"step {self.step} (epoch {self.agreed_in})"
 
 
 class LayoutEntry(msgspec.Struct, frozen=True):

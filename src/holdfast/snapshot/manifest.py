@@ -4,8 +4,8 @@ A manifest describes one committed slot completely: version, layout, checksums. 
 knows nothing collects manifests from the agents and finds out by itself which versions can be
 loaded. The rules:
 
-- Manifests are used together only if version, lineage *and* plan agree. Two lineages of one step
-  are two versions; a version saved under two plans is judged under each alone.
+- Manifests are used together only if step, epoch *and* plan agree. Two epochs of one step are
+  two versions; a version saved under two plans is judged under each alone.
 - A version is complete if every element of every tensor, in every kind, is in memory somewhere or
   can be computed from a parity row whose other strips are all there.
 - Manifests that contradict each other (one entry, two checksums; two ideas of the model) make
@@ -14,13 +14,14 @@ loaded. The rules:
   holders diverged; it is left out and reported.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.units import Box, subtract
+from holdfast.plan.workers import node_of
 from holdfast.snapshot.layout import (
     OTHER,
     PARITY,
@@ -190,7 +191,7 @@ class Holding:
                 for box in uncovered(whole, boxes.get((whole.tensor, kind), ())):
                     yield whole.tensor, kind, box
 
-    def standing(self) -> VersionStatus:
+    def status(self) -> VersionStatus:
         if not self.manifests[0].layout.tensors:
             return self._say(False, "it does not say what a whole state is")
         gap = next(self.gaps(), None)
@@ -215,6 +216,14 @@ def uncovered(whole: Whole, boxes: Iterable[Box]) -> list[Box]:
     return rest
 
 
+def assumed_manifest(layout: ArenaLayout, version: Version) -> Manifest:
+    """Of an arena that is only known by its place: as if all checksums were alike. Loading
+    verifies every byte.
+    """
+    checksums = {entry.key: [0] * layout.num_chunks(entry) for entry in layout.checked}
+    return Manifest(layout.node or node_of(layout.worker), version, layout, checksums)
+
+
 def by_version(manifests: Iterable[Manifest]) -> list[list[Manifest]]:
     """Those that may be used together, the newest version first."""
     found: dict[tuple[Version, str], list[Manifest]] = {}
@@ -224,29 +233,12 @@ def by_version(manifests: Iterable[Manifest]) -> list[list[Manifest]]:
 
 
 def survey(manifests: Iterable[Manifest]) -> list[VersionStatus]:
-    """What is to be said of every version, the newest first."""
-    standings: list[VersionStatus] = []
+    """Every version, whole or not, the newest first."""
+    statuses: list[VersionStatus] = []
     for group in by_version(manifests):
         try:
-            standings.append(Holding(group).standing())
+            statuses.append(Holding(group).status())
         except HoldfastError as error:
             first = group[0]
-            standings.append(VersionStatus(first.version, first.layout.plan, False, str(error)))
-    return standings
-
-
-def newest_complete(
-    manifests: Iterable[Manifest], accept: Callable[[Version], bool] = lambda version: True
-) -> tuple[VersionStatus | None, str]:
-    """The newest version that can be loaded, and why it is that one. `accept` is what the journal
-    knows of history: a version of a lineage that was rolled back is refused there.
-    """
-    passed: list[str] = []
-    for standing in survey(manifests):
-        if not accept(standing.version):
-            passed.append(f"{standing.version}: not part of the history")
-        elif not standing.is_complete:
-            passed.append(f"{standing.version}: {standing.reason}")
-        else:
-            return standing, "; ".join([f"{standing.version}: {standing.reason}", *passed])
-    return None, "; ".join(passed) or "no version in memory"
+            statuses.append(VersionStatus(first.version, first.layout.plan, False, str(error)))
+    return statuses

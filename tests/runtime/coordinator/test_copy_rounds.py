@@ -16,7 +16,7 @@ class Board:
     def copies(self, plan):
         return [("n1", "n0.g0")] if plan != "parity" else []
 
-    def lacking(self, version, plan):
+    def missing_copies(self, version, plan):
         return [] if version in self.there else self.copies(plan)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.coordinator.snapshot_coordination import SnapshotCoordination
-from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex
 from holdfast.runtime.coordinator.snapshot_interval import SnapshotIntervalControl
 from holdfast.runtime.wire.snapshot_messages import (
     Copied,
@@ -20,6 +19,7 @@ from holdfast.runtime.wire.snapshot_messages import (
 from holdfast.snapshot.disk.job_writer import JobWriter
 from holdfast.snapshot.interval import SEEN_VERSIONS, IntervalRule
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.snapshot_index import SnapshotIndex
 from support.kept_state import JOB, Crew
 from support.random_plans import make_units
 from support.snapshots import random_state

@@ -44,13 +44,13 @@ class Seen:
         self.calls.append("abandon")
 
     def begin(self, version, sources, *, num_staged) -> None:
-        self.calls.append(f"begin {version.step} of {version.lineage}, {num_staged} staged")
+        self.calls.append(f"begin {version.step} of {version.agreed_in}, {num_staged} staged")
 
 
 def test_the_gate_opens_in_the_waits_of_the_placement_only() -> None:
     seen = Seen()
     placement = place(TIMELINE, 1, cut(30, 10), CopyCosts(idle_rate=10.0, usable=1.0))
-    copies = PlacedCopies(seen, placement, {}, lineage=4)
+    copies = PlacedCopies(seen, placement, {}, agreed_in=4)
     copies.waiting(("F", "r0.s1", 0))
     copies.going_on()
     copies.waiting(("B", "r0.s1", 0))

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.disk.checkpoints import (
-    FOREIGN_LINEAGE,
+    FOREIGN_EPOCH,
     FileMark,
     Marker,
     choose_checkpoint,
@@ -17,7 +17,7 @@ from holdfast.snapshot.disk.checkpoints import (
 from holdfast.snapshot.layout import Version
 
 
-def write(root, step, lineage=1, text=b"tensors"):
+def write(root, step, agreed_in=1, text=b"tensors"):
     partial = root / f"step-{step}.part"
     partial.mkdir(parents=True)
     (partial / ".metadata").write_bytes(b"contents")
@@ -26,7 +26,7 @@ def write(root, step, lineage=1, text=b"tensors"):
         name: FileMark((partial / name).stat().st_size, file_checksum(partial / name))
         for name in (".metadata", "__0_0.distcp")
     }
-    return publish(partial, Marker(Version(step, lineage), "plan", files))
+    return publish(partial, Marker(Version(step, agreed_in), "plan", files))
 
 
 def test_the_newest_valid_one_is_chosen(tmp_path):
@@ -79,7 +79,7 @@ def test_plain_dcp_folders_count(tmp_path):
     folder = tmp_path / "step-7"
     folder.mkdir()
     (folder / ".metadata").write_bytes(b"x")
-    assert choose_checkpoint(tmp_path).version == Version(7, FOREIGN_LINEAGE)
+    assert choose_checkpoint(tmp_path).version == Version(7, FOREIGN_EPOCH)
 
 
 def test_a_marker_of_another_step_is_refused(tmp_path):
@@ -111,14 +111,14 @@ def test_only_surplus_is_removed(tmp_path):
     assert prune(tmp_path, 0) == []
 
 
-def test_the_same_step_of_a_later_lineage_replaces_the_earlier(tmp_path):
-    write(tmp_path, 5, lineage=1)
-    write(tmp_path, 5, lineage=2, text=b"other tensors")
+def test_the_same_step_of_a_later_epoch_replaces_the_earlier(tmp_path):
+    write(tmp_path, 5, agreed_in=1)
+    write(tmp_path, 5, agreed_in=2, text=b"other tensors")
     assert choose_checkpoint(tmp_path).version == Version(5, 2)
 
 
 def test_a_history_that_was_rolled_back_is_older_than_the_one_that_followed(tmp_path):
-    write(tmp_path, 100, lineage=1)
-    write(tmp_path, 80, lineage=2)
+    write(tmp_path, 100, agreed_in=1)
+    write(tmp_path, 80, agreed_in=2)
     assert choose_checkpoint(tmp_path).version == Version(80, 2)
     assert prune(tmp_path, 1) == ["step-100"]

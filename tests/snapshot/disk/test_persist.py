@@ -89,7 +89,7 @@ def test_a_lost_node_is_persisted_from_parity(cluster, tmp_path):
     state = random_state(PLAN)
     cluster.save(V, state)
     catalog = cluster.catalog(V, lost=["n0"])
-    assert catalog.holding.standing().is_degraded
+    assert catalog.holding.status().is_degraded
     path = write_checkpoint(tmp_path, catalog, VALUES)
     loaded = {name: torch.zeros_like(state[name, "parameter"]) for name, _ in state}
     dcp.load(loaded, checkpoint_id=path, no_dist=True)
@@ -123,7 +123,7 @@ def test_parts_of_two_versions_are_refused(cluster, tmp_path):
     write_part(tmp_path, "n0", cluster.catalog(V), VALUES)
     cluster.save(Version(12, 4), random_state(PLAN, 1))
     write_part(tmp_path, "n1", cluster.catalog(Version(12, 4)))
-    with pytest.raises(HoldfastError, match=r"n1 wrote step 12 \(lineage 4\), not step 12"):
+    with pytest.raises(HoldfastError, match=r"n1 wrote step 12 \(epoch 4\), not step 12"):
         finish(tmp_path, V, cluster.shares.layouts[0].tensors)
 
 

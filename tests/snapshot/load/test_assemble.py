@@ -78,7 +78,7 @@ def test_local_memory_comes_first(tmp_path):
     assert list(sizes) == [LOCAL, PEER]
     assert abs(sizes[LOCAL] - sizes[PEER]) < 0.1 * sizes[LOCAL]
     assert report.reasons() == []
-    assert str(report).startswith("step 5 (lineage 1): ")
+    assert str(report).startswith("step 5 (epoch 1): ")
     cluster.close()
 
 

@@ -46,7 +46,7 @@ def test_two_lost_nodes_are_too_many(crew):
     assert raised.value.version == SAVED
 
 
-def test_another_lineage_of_the_same_step_is_not_loaded(crew):
+def test_another_history_of_the_same_step_is_not_loaded(crew):
     with pytest.raises(CannotRestore, match="no version can be loaded"):
         crew.load(PLAN, "n0.g0", Version(3, 2), STATES[3])
 

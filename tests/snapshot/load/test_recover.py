@@ -12,12 +12,13 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
-from holdfast.snapshot.disk.checkpoints import Found
 from holdfast.snapshot.disk.persist import write_checkpoint
 from holdfast.snapshot.layout import chunk_checksums
 from holdfast.snapshot.load.assemble import CannotLoad, assemble
-from holdfast.snapshot.load.recover import choices, open_choice, recover
+from holdfast.snapshot.load.recover import open_loadable, recover
+from holdfast.snapshot.loadable import find_loadable
 from holdfast.snapshot.loop_state import pack_loop_state
+from holdfast.snapshot.manifest import survey
 from holdfast.snapshot.memory.arena import Arena, Version
 from holdfast.snapshot.memory.owners import arena_name, files_of, remove
 from holdfast.snapshot.memory.sources import NodeMemory
@@ -103,7 +104,7 @@ def test_without_any_version_all_reasons_are_told(cluster):
         load(cluster)
     save(cluster, Version(5, 1))
     ruin(cluster, Version(5, 1))
-    with pytest.raises(HoldfastError, match=r"no version can be loaded; step 5 \(lineage 1\)"):
+    with pytest.raises(HoldfastError, match=r"no version can be loaded; step 5 \(epoch 1\)"):
         load(cluster)
 
 
@@ -112,22 +113,6 @@ def test_history_decides_what_counts(cluster):
     save(cluster, Version(5, 1))
     found = load(cluster, accept=lambda version: version.step < 5)
     assert found.choice.version == Version(4, 1)
-
-
-def test_disk_counts_only_where_it_is_newer_or_memory_is_gone(cluster):
-    save(cluster, Version(5, 2))
-    disk = [
-        Found("disk/step-5", Version(5, 2)),
-        Found("disk/step-9", Version(9, 1)),
-        Found("disk/step-6", Version(6, 2)),
-        Found("disk/step-7", Version(7, 2), "damaged"),
-    ]
-    found = choices(cluster.manifests(), disk)
-    assert [(c.version, bool(c.plan), c.checkpoint) for c in found] == [
-        (Version(6, 2), False, "disk/step-6"),
-        (Version(5, 2), True, "disk/step-5"),
-        (Version(9, 1), False, "disk/step-9"),
-    ]
 
 
 WORKER = """
@@ -189,10 +174,10 @@ def test_all_workers_are_killed_and_a_node_is_lost(lost, at_least, tmp_path):
             for node in ("n0", "n1")
             if node not in lost
         ]
-        choice, *_ = choices([m for memory in memories for m in memory.manifests()], ())
+        choice, *_ = find_loadable(survey(m for memory in memories for m in memory.manifests()), {})
         assert choice.version.step >= at_least
         wants = wants_for(LOADED, "n0.g2")
-        report = assemble(wants, open_choice(choice, memories)[0])
+        report = assemble(wants, open_loadable(choice, memories)[0])
         check_wants(wants, random_state(SAVED, choice.version.step % 4))
         # (Without a loss parity may serve as well, where one node was ahead of the other.)
         assert not lost or "parity" in report.bytes_by_origin()
@@ -238,11 +223,11 @@ def test_a_reader_beside_a_writer_never_gets_a_wrong_byte(tmp_path):
     loaded = []
 
     def read():
-        found = choices([m for memory in memories for m in memory.manifests()], ())
+        found = find_loadable(survey(m for memory in memories for m in memory.manifests()), {})
         wants = wants_for(LOADED, "n0.g1")
         for choice in found[:1]:
             with contextlib.suppress(CannotLoad, HoldfastError):
-                assemble(wants, open_choice(choice, memories)[0], num_threads=1)
+                assemble(wants, open_loadable(choice, memories)[0], num_threads=1)
                 check_wants(wants, states[choice.version.step % 4])
                 loaded.append(choice.version.step)
 

@@ -144,7 +144,7 @@ def test_a_rollback_discards_what_came_after_or_beside(arena):
     assert list(arena.versions().values()) == [Version(6, 1)]
 
 
-def test_a_later_lineage_is_newer_even_with_a_lower_step(arena):
+def test_a_later_epoch_is_newer_even_with_a_lower_step(arena):
     write(arena, Version(9, 1), 1)
     write(arena, Version(5, 2), 2)
     assert arena.newest().version == Version(5, 2)

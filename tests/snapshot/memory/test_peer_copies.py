@@ -70,7 +70,7 @@ def test_an_owner_that_goes_away_leaves_the_previous_copy(cluster):
 
 def test_only_what_the_owner_has_is_copied(cluster):
     copy = cluster.copies[0]
-    with pytest.raises(CopyFailed, match=r"n0 has no step 1 \(lineage 0\) of n0.g0"):
+    with pytest.raises(CopyFailed, match=r"n0 has no step 1 \(epoch 0\) of n0.g0"):
         pull_copy(copy, owner_of(cluster, copy), V1)
 
 

@@ -47,7 +47,7 @@ def test_what_is_not_there_is_said(cluster):
     cluster.save(V1, random_state(PLAN))
     memory = cluster.memories()[0]
     key = cluster.arenas[0].layout.entries[0].key
-    with pytest.raises(Unreadable, match=r"n0 has no step 2 \(lineage 0\) of n0.g0 any more"):
+    with pytest.raises(Unreadable, match=r"n0 has no step 2 \(epoch 0\) of n0.g0 any more"):
         memory.read(ArenaPlace("n0.g0", V2, PLAN_DIGEST), key, 0, 4)
     with pytest.raises(Unreadable, match=r"of n9\.g0"):
         memory.read(ArenaPlace("n9.g0", V1, PLAN_DIGEST), key, 0, 4)

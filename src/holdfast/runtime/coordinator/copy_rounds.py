@@ -8,9 +8,9 @@ depends on how fast the copies are made; nobody waits for them.
 from collections.abc import Collection
 
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex
 from holdfast.runtime.wire.snapshot_messages import Copied, Copy
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.snapshot_index import SnapshotIndex
 
 
 class CopyRounds:
@@ -28,9 +28,9 @@ class CopyRounds:
             self._plan, self._under_way, self._done = plan, None, None
         if not self._board.copies(plan):
             return None
-        if self._done is not None and self._board.lacking(self._done, plan):
+        if self._done is not None and self._board.missing_copies(self._done, plan):
             self._done = None  # it went with a node
-        if self._under_way is not None and not self._board.lacking(self._under_way, plan):
+        if self._under_way is not None and not self._board.missing_copies(self._under_way, plan):
             self._done, self._under_way = self._under_way, None
         if self._under_way not in whole and newest != self._done:
             self._under_way = newest

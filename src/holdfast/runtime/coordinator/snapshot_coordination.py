@@ -12,24 +12,28 @@ from pathlib import Path
 
 from holdfast.control.facts import Fact, SnapshotKept
 from holdfast.control.journal_state import JournalState
+from holdfast.control.report import Slot
 from holdfast.control.state import Kept
 from holdfast.observe import events
 from holdfast.observe.events import Event
 from holdfast.observe.run_directory import CHECKPOINTS
+from holdfast.plan.exchanges import plan_exchanges
+from holdfast.plan.plan import Plan
 from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.coordinator.copy_rounds import CopyRounds
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.coordinator.snapshot_index import SnapshotIndex
 from holdfast.runtime.coordinator.snapshot_interval import SnapshotIntervalControl
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.snapshot_messages import Copied, DropArenas, Persist, Persisted
 from holdfast.snapshot.arena_plan import node_job
-from holdfast.snapshot.disk.checkpoints import list_checkpoints
+from holdfast.snapshot.disk.checkpoints import valid_checkpoints
 from holdfast.snapshot.interval import IntervalRule
 from holdfast.snapshot.layout import Version
+from holdfast.snapshot.loadable import LoadableVersion, find_loadable
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.node_arenas import reachable
+from holdfast.snapshot.snapshot_index import SnapshotIndex
 
 LAST_WRITE_S = 60.0
 """How long the end of a job waits for its last checkpoint."""
@@ -54,7 +58,8 @@ class SnapshotCoordination:
         self._reach = reach
         self._board, self._past, self._dispatch = board, past, dispatch
         self._take, self._tell, self._checkpoints = take, tell, checkpoints
-        self._on_disk = self._list_checkpoints()
+        self._on_disk = valid_checkpoints(checkpoints)
+        self._slots: dict[int, tuple[Slot, ...]] = {}
         self._refused: dict[Version, None] = {}
         self._copies = CopyRounds(board, dispatch) if board is not None else None
         self._pace = pace
@@ -71,7 +76,7 @@ class SnapshotCoordination:
         self, node: str, arenas: Sequence[HeldArena], waits_s: Mapping[str, float] | None = None
     ) -> None:
         if self._board is not None:
-            self._board.hear(node, arenas)
+            self._board.update(node, arenas)
             self._look(self._board)
         if self._pace is not None and waits_s:
             self._pace.waited(waits_s)
@@ -86,9 +91,9 @@ class SnapshotCoordination:
         """
         if self._board is None:
             return
-        self._board.lose(node)
+        self._board.remove(node)
         if left := self._reach(node):
-            self._board.hear(node, left)
+            self._board.update(node, left)
         if self._copies is not None:
             self._copies.begin_again()
         self._look(self._board)
@@ -97,26 +102,43 @@ class SnapshotCoordination:
 
     def _look(self, board: SnapshotIndex) -> None:
         plans, refused = self._past.plans, self._refused
-        told = board.kept(plans, self._on_disk)
-        kept = tuple(part for part in told if Version(part.version, part.epoch) not in refused)
+        statuses = board.statuses(plans)
+        found = find_loadable(statuses, self._on_disk, lambda version: version not in refused)
+        kept = self._kept(found)
         node = next(iter(self._dispatch.nodes), "")
         before, self._told = self._told, (node, kept)
         if before[0] and before[0] != node:
             self._take(SnapshotKept(before[0], ()))
         if node and before != self._told:
             self._take(SnapshotKept(node, kept))
-        found = [one for one in board.whole(plans) if self._is_of_history(one[0])]
+        found = find_loadable(statuses, {}, self._is_of_history)
         if found:
-            version, plan, standing = found[0]
-            self._is_degraded = standing.is_degraded
+            version, plan = found[0].version, found[0].plan
+            self._is_degraded = found[0].is_degraded
             self._follow(version, plan)
-            whole = [version for version, under, _ in found if under == plan]
+            whole = [one.version for one in found if one.plan == plan]
             # What is held for copies stays for longer, so it is what can be written.
             held = self._copies.look(plan, version, whole) if self._copies is not None else None
             self._offer_if_new(held or version)
 
+    def _kept(self, found: Sequence[LoadableVersion]) -> tuple[Kept, ...]:
+        """All that can be loaded, in the form the machine knows: a part that has all slots."""
+        versions = dict.fromkeys(one.version for one in found)
+        return tuple(
+            Kept(worker="", version=version.step, epoch=version.agreed_in, slots=slots)
+            for version in versions
+            if (slots := self._all_slots(version.agreed_in)) is not None
+        )
+
+    def _all_slots(self, epoch: int) -> tuple[Slot, ...] | None:
+        """None: of an unknown epoch."""
+        plan = self._past.plans.get(epoch)
+        if plan is not None and epoch not in self._slots:
+            self._slots[epoch] = all_slots(plan)
+        return self._slots.get(epoch)
+
     def _is_of_history(self, version: Version) -> bool:
-        is_known = self._past.epoch_of_step(version.step - 1) == version.lineage
+        is_known = self._past.epoch_of_step(version.step - 1) == version.agreed_in
         return is_known and version not in self._refused
 
     def _follow(self, version: Version, plan: str) -> None:
@@ -162,10 +184,6 @@ class SnapshotCoordination:
 
     # Checkpoints.
 
-    def _list_checkpoints(self) -> list[Version]:
-        found = list_checkpoints(self._checkpoints) if self._checkpoints is not None else []
-        return [one.version for one in found if one.is_valid]
-
     def written(self, message: Persisted) -> None:
         version = message.version
         told = events.CheckpointWritten(
@@ -177,7 +195,7 @@ class SnapshotCoordination:
         )
         self._tell([told])
         if not message.error:
-            self._persisted, self._on_disk = version, self._list_checkpoints()
+            self._persisted, self._on_disk = version, valid_checkpoints(self._checkpoints)
             if self._board is not None:
                 self._look(self._board)
         if self._then is not None and (message.error or version == self._newest):
@@ -196,6 +214,14 @@ class SnapshotCoordination:
         then, self._then = self._then, None
         if then is not None:
             then()
+
+
+def all_slots(plan: Plan) -> tuple[Slot, ...]:
+    return tuple(
+        (unit, number)
+        for unit, exchanges in enumerate(plan_exchanges(plan))
+        for number in range(len(exchanges))
+    )
 
 
 def desk_of(

@@ -117,9 +117,9 @@ class PlacedCopies:
         placement: Placement,
         sources: Mapping[str, Tensor],
         *,
-        lineage: int = 0,
+        agreed_in: int = 0,
     ) -> None:
-        self.copier, self._sources, self._lineage = copier, sources, lineage
+        self.copier, self._sources, self._agreed_in = copier, sources, agreed_in
         self.stalls = Stalls()
         self.place(placement)
 
@@ -155,7 +155,7 @@ class PlacedCopies:
         if step % self.placement.interval == 0:
             self.stalls.num_versions += 1
             self.copier.begin(
-                Version(step, self._lineage),
+                Version(step, self._agreed_in),
                 self._sources,
                 num_staged=len(self.placement.staged),
             )

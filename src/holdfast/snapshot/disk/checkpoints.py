@@ -26,8 +26,8 @@ MARKER = "holdfast.json"
 PARTIAL = ".part"
 _STEP = re.compile(r"step-(\d+)")
 _BLOCK_BYTES = 4 * 2**20
-FOREIGN_LINEAGE = -1
-"""Of checkpoints that are not ours: older than any lineage."""
+FOREIGN_EPOCH = -1
+"""Of checkpoints that are not ours: they count as older than any of ours."""
 
 
 class FileMark(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ def step_folder(root: Path, step: int) -> Path:
 
 
 def list_checkpoints(root: Path, *, verify: bool = False) -> list[Found]:
-    """All of them, the newest first: a later lineage before an earlier one, whatever its step.
+    """All of them, the newest first: a later epoch before an earlier one, whatever its step.
     With `verify`, the bytes of every file are checked.
     """
     folders: dict[int, Path] = {}
@@ -69,6 +69,12 @@ def list_checkpoints(root: Path, *, verify: bool = False) -> list[Found]:
                 folders[int(match[1])] = path
     found = [_judge(folder, step, verify) for step, folder in folders.items()]
     return sorted(found, key=lambda one: (one.version.age, one.path), reverse=True)
+
+
+def valid_checkpoints(root: Path | None) -> dict[Version, str]:
+    """The folders of those whose files are there in full, the newest first; no root: none."""
+    found = list_checkpoints(root) if root is not None else []
+    return {one.version: one.path for one in found if one.is_valid}
 
 
 def choose_checkpoint(root: Path, load_step: int = -1, *, verify: bool = True) -> Found:
@@ -96,7 +102,7 @@ def _step_of(found: Found) -> int:
 
 
 def _judge(folder: Path, step: int, verify: bool) -> Found:
-    version = Version(step, FOREIGN_LINEAGE)
+    version = Version(step, FOREIGN_EPOCH)
     try:
         marker = read_marker(folder)
         if marker is not None:
@@ -116,7 +122,8 @@ def read_marker(folder: Path) -> Marker | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(text, type=Marker)
+        # Earlier checkpoints call the epoch that agreed on the step their lineage.
+        return msgspec.json.decode(text.replace(b'"lineage"', b'"agreed_in"'), type=Marker)
     except msgspec.DecodeError as error:
         raise HoldfastError(f"{MARKER} is damaged: {error}") from None
 
@@ -152,7 +159,7 @@ def publish(partial: Path, marker: Marker) -> Path:
         os.fsync(file.fileno())
     sync_folder(partial)
     final = partial.with_name(partial.name.removesuffix(PARTIAL))
-    if final.exists():  # of another lineage, or not whole: what is new replaces it
+    if final.exists():  # of another epoch, or not whole: what is new replaces it
         shutil.rmtree(final)
     partial.rename(final)
     sync_folder(final.parent)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.disk.checkpoints import list_checkpoints
+from holdfast.snapshot.disk.checkpoints import valid_checkpoints
 from holdfast.snapshot.disk.persist import write_checkpoint
 from holdfast.snapshot.disk.persister import Attempt, Due, Persister
 from holdfast.snapshot.layout import Version
-from holdfast.snapshot.load.catalog import Catalog
-from holdfast.snapshot.load.recover import loop_values
-from holdfast.snapshot.manifest import Holding, by_version
+from holdfast.snapshot.load.recover import loop_values, open_loadable
+from holdfast.snapshot.loadable import LoadableVersion, find_loadable
+from holdfast.snapshot.manifest import survey
 from holdfast.snapshot.memory.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.memory.job_memory import arena_files, memories_of
 from holdfast.snapshot.memory.sources import NodeMemory
@@ -42,7 +42,7 @@ class JobWriter:
                 arena.close()
         for arena in before:
             arena.close()  # not unpinned: it may be among those pinned now
-        return self._holding(version) is not None
+        return self._find(version) is not None
 
     def release(self) -> None:
         for arena in self._pinned:
@@ -51,18 +51,18 @@ class JobWriter:
         self._pinned = []
 
     def write(self, version: Version) -> Path:
-        holding = self._holding(version)
-        if holding is None:
+        found = self._find(version)
+        if found is None:
             raise HoldfastError(f"{version} is not whole in memory any more")
-        catalog = Catalog(holding, self._memories())
+        catalog, _ = open_loadable(found, self._memories())
+        assert catalog is not None
         return write_checkpoint(self._root, catalog, loop_values(catalog, None))
 
-    def _holding(self, version: Version) -> Holding | None:
-        """Of one plan, if a whole one is held."""
+    def _find(self, version: Version) -> LoadableVersion | None:
+        """Under one plan, if all of it is held."""
         manifests = [m for memory in self._memories() for m in memory.manifests()]
-        groups = by_version(m for m in manifests if m.version == version)
-        found = [Holding(group) for group in groups]
-        return next((holding for holding in found if holding.standing().is_complete), None)
+        found = find_loadable(survey(manifests), {}, lambda held: held == version)
+        return next(iter(found), None)
 
     def _memories(self) -> list[NodeMemory]:
         return memories_of(self._pinned)
@@ -83,9 +83,8 @@ class JobPersister:
         """`report` is called on another thread."""
         writer = JobWriter(job, root, folder)
         self._persister = Persister(writer, due, report, keep_latest_k=keep_latest_k)
-        newest = next((found for found in list_checkpoints(root) if found.is_valid), None)
-        before = newest.version if newest is not None else Version(first_step, 0)
-        self._persister.start_from(before)
+        newest = next(iter(valid_checkpoints(root)), Version(first_step, 0))
+        self._persister.start_from(newest)
 
     def offer(self, version: Version, demand: str = "") -> None:
         """A version is whole; `demand`: why it is to be written at once."""

@@ -36,7 +36,7 @@ class ArenaLine(msgspec.Struct, frozen=True):
 class VersionLine(msgspec.Struct, frozen=True):
     job: str
     step: int
-    lineage: int
+    agreed_in: int
     plan: str
     is_complete: bool
     is_degraded: bool
@@ -50,7 +50,7 @@ class VersionLine(msgspec.Struct, frozen=True):
 class CheckpointLine(msgspec.Struct, frozen=True):
     path: str
     step: int
-    lineage: int
+    agreed_in: int
     is_valid: bool
     complaint: str
     num_bytes: int
@@ -119,7 +119,7 @@ def _version_lines(job: str, arenas: Sequence[Arena], verify_bytes: bool) -> lis
 def _version_line(
     job: str, group: Sequence[Manifest], memories: Sequence[NodeMemory], verify_bytes: bool
 ) -> VersionLine:
-    (standing,) = survey(group)
+    (status,) = survey(group)
     slices = {
         entry.key: entry.num_bytes
         for manifest in group
@@ -128,12 +128,12 @@ def _version_line(
     }
     return VersionLine(
         job=job,
-        step=standing.version.step,
-        lineage=standing.version.lineage,
-        plan=standing.plan,
-        is_complete=standing.is_complete,
-        is_degraded=standing.is_degraded,
-        reason=standing.reason,
+        step=status.version.step,
+        agreed_in=status.version.agreed_in,
+        plan=status.plan,
+        is_complete=status.is_complete,
+        is_degraded=status.is_degraded,
+        reason=status.reason,
         num_slices=len(slices),
         num_bytes=sum(slices.values()),
         holders=tuple(dict.fromkeys(manifest.worker for manifest in group)),
@@ -171,7 +171,7 @@ def _checkpoint_line(found: Found) -> CheckpointLine:
     return CheckpointLine(
         path=str(path),
         step=found.version.step,
-        lineage=found.version.lineage,
+        agreed_in=found.version.agreed_in,
         is_valid=not complaint,
         complaint=complaint,
         num_bytes=sum(file.stat().st_size for file in path.iterdir() if file.is_file()),

@@ -12,7 +12,7 @@ machine shows there, as an error, and not later as a killed process.
 
     head | owner | layout | slot head 0 | slot head 1 | slot 0 | slot 1
 
-*Commit.* A slot head is (state, step, lineage, digest) and the checksums of all chunks. `begin`
+*Commit.* A slot head is (state, step, agreed_in, digest) and the checksums of all chunks. `begin`
 takes the slot that does not hold the version to be kept and marks it in progress before a byte of
 it is written. `seal` writes checksums, then the digest over version and checksums, then, last, the
 state. A process killed anywhere in between leaves a slot that is in progress, or whose digest does
@@ -56,7 +56,7 @@ __all__ = ["Arena", "ArenaLayout", "ArenaSlot", "LayoutEntry", "Version"]
 SHARED_MEMORY = Path("/dev/shm")
 
 _SLOT = struct.Struct("<QqqQ")
-"""State, step, lineage, digest: 32 bytes."""
+"""State, step, agreed_in, digest: 32 bytes."""
 _STATE = struct.Struct("<Q")
 _HOLD_AT = _SLOT.size + _STATE.size
 """In a slot's head, behind the pin."""
@@ -264,9 +264,9 @@ class Arena:
 
     def in_progress(self) -> ArenaSlot | None:
         for number in self._numbers:
-            state, step, lineage, _ = self._read_slot(number)
+            state, step, agreed_in, _ = self._read_slot(number)
             if state == _IN_PROGRESS:
-                return ArenaSlot(self, number, Version(step, lineage))
+                return ArenaSlot(self, number, Version(step, agreed_in))
         return None
 
     def versions(self) -> dict[int, Version]:
@@ -322,8 +322,8 @@ class Arena:
         return self._whole[start : start + entry.num_bytes]
 
     def _read_slot(self, number: int) -> tuple[int, int, int, int]:
-        state, step, lineage, digest = _SLOT.unpack_from(self._whole, self._places.heads[number])
-        return state, step, lineage, digest
+        state, step, agreed_in, digest = _SLOT.unpack_from(self._whole, self._places.heads[number])
+        return state, step, agreed_in, digest
 
     def _write_state(self, number: int, state: int) -> None:
         _STATE.pack_into(self._whole, self._places.heads[number], state)
@@ -340,8 +340,8 @@ class Arena:
         return xxhash.xxh3_64_intdigest(about + bytes(self._raw_table(number)))
 
     def _committed(self, number: int) -> Version | None:
-        state, step, lineage, digest = self._read_slot(number)
-        version = Version(step, lineage)
+        state, step, agreed_in, digest = self._read_slot(number)
+        version = Version(step, agreed_in)
         if state != _COMMITTED or digest != self._slot_digest(number, version):
             return None
         return version
@@ -361,4 +361,4 @@ def newest_of(versions: Iterable[Version]) -> Version | None:
 
 
 def _pair(version: Version) -> tuple[int, int]:
-    return version.step, version.lineage
+    return version.step, version.agreed_in
