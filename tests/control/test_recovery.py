@@ -3,7 +3,7 @@
 from holdfast.control.effects import Fail, Finish
 from holdfast.control.facts import NodeLost, SnapshotKept, StopWanted, WorkerExited, WorkerHung
 from holdfast.control.journal_entries import NumberTaken, Ordered
-from holdfast.control.order import Freeze
+from holdfast.control.order import Freeze, Order
 from holdfast.control.state import Kept
 from support.control_jobs import Job, small_plan
 
@@ -80,19 +80,17 @@ def test_without_one_the_job_fails():
     assert job.coordinator.is_over
 
 
-def test_nothing_is_rolled_back_while_all_who_are_fenced_may_go_on():
+def test_nothing_is_rolled_back_while_all_nodes_are_away():
     job = Job(lost_after_ms=100).begin()
     job.take(SnapshotKept("n1", (kept(4),)))
-    before, victim = job.last, job.member("n1.g0")
+    before = job.last
     for node in ("n0", "n1"):
         job.take(NodeLost(node))
     job.tick(100)
-    job.tick(1000)
+    job.tick(30_000)
     assert job.last == before
     job.connect("n1", kept=(kept(4),))
-    assert job.last == before
-    job.take(WorkerExited(victim, "killed"))
-    assert (job.last.kind, job.last.version) == ("restore", 4)
+    assert (job.last.kind, sorted(job.last.incarnations)) == ("recover", ["n1.g0"])
 
 
 def test_a_start_that_somebody_missed_begins_again():
@@ -192,3 +190,44 @@ def test_a_stop_while_state_is_lost_does_not_wait_for_workers_that_are_not_start
     crash(job, "n0.g0")
     crash(job, "n2.g0")
     assert ends(job) == [4]
+
+
+def rounds(job: Job) -> list[str]:
+    return [entry.reason for entry in job.journal if isinstance(entry, NumberTaken)]
+
+
+def deaf_to_orders(job: Job) -> None:
+    """Freezes arrive; orders do not."""
+    deliver = job._deliver
+    job._deliver = lambda ledger, message: isinstance(message, Order) or deliver(ledger, message)
+
+
+def test_an_order_that_is_not_entered_in_time_begins_a_new_round():
+    job = Job(small_plan(3), enter_ms=1000, answer_ms=10**9).begin()
+    deliver = job._deliver
+    deaf_to_orders(job)
+    crash(job, "n0.g0")
+    assert len(rounds(job)) == 1
+    job.tick(999)
+    assert len(rounds(job)) == 1
+    job.tick(1)
+    assert "has not entered order" in rounds(job)[1]
+    job.tick(1999)
+    assert len(rounds(job)) == 2
+    job._deliver = deliver
+    job.tick(1)
+    assert len(rounds(job)) == 3
+    assert {job.ledgers[name].epoch for name in ("n1.g0", "n2.g0")} == {job.last.number}
+
+
+def test_a_group_that_breaks_while_an_order_is_carried_out_begins_a_new_round():
+    job = Job(small_plan(3), settle_ms=10).begin()
+    deliver = job._deliver
+    deaf_to_orders(job)
+    crash(job, "n0.g0")
+    job._deliver = deliver
+    job.ledgers["n1.g0"].on_broken("connection closed by n2.g0", ["n2.g0"])
+    job.tell("n1.g0")
+    job.tick(10)
+    assert "n1.g0#1 is broken" in rounds(job)[1]
+    assert {job.ledgers[name].epoch for name in ("n1.g0", "n2.g0")} == {job.last.number}

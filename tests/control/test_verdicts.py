@@ -48,6 +48,56 @@ def test_who_does_not_answer_a_freeze_is_out():
     assert job.last.kind == "recover"
 
 
+def test_the_last_holder_is_not_given_up_for_a_hang():
+    job = Job(small_plan(1, 2)).begin()
+    job.take(WorkerHung(job.member("n0.g0"), "no progress"))
+    for _ in range(3):
+        job.tick(60_000)
+    assert fenced(job) == []
+    told = [line for line in job.said if "n0.g0#1 is not given up: no progress" in line]
+    assert len(told) == 1
+
+
+def test_a_suspicion_ends_when_the_worker_is_heard_of_again():
+    job = Job(small_plan(2, 1)).begin()
+    for name in ("n0.g0", "n1.g0"):
+        job.is_held = lambda name: True
+        job.coordinator._desk.suspected[job.member(name)] = "no progress"
+    job.tick(1)
+    assert fenced(job) == []
+    job.tell("n1.g0")
+    assert fenced(job) == ["n0.g0#1"]
+
+
+def test_suspects_do_not_vouch_for_each_other():
+    """All workers were stopped: none of them is killed for it."""
+    job = Job(lost_after_ms=500).begin()
+    for node in ("n0", "n1"):
+        job.take(NodeLost(node))
+    job.tick(30_000)
+    assert fenced(job) == []
+    assert len([line for line in job.said if "is not given up" in line]) == 2
+    job.connect("n0")
+    job.connect("n1")
+    assert fenced(job) in ([], ["n1.g0#1"])
+
+
+def test_who_was_spared_is_out_once_its_death_is_seen():
+    job = Job(small_plan(1, 1)).begin()
+    job.take(WorkerHung(job.member("n0.g0"), "no progress"))
+    assert fenced(job) == []
+    job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
+    assert fenced(job) == ["n0.g0#1"]
+
+
+def test_who_hangs_before_it_has_anything_may_be_replaced():
+    job = Job(small_plan(1, 1))
+    job.is_held = lambda name: True
+    job.begin()
+    job.take(WorkerHung(job.member("n0.g0"), "no progress"))
+    assert fenced(job) == ["n0.g0#1"]
+
+
 def test_a_process_without_a_seat_needs_no_verdict():
     job = Job(spares=("n9.g0",)).begin()
     job.take(WorkerExited(job.member("n9.g0"), "SIGKILL"))

@@ -123,7 +123,7 @@ class Coordinator:
                 desk.standing.look_at(member, desk.now_ms)
                 desk.gone[member] = how or "its process has ended"
             case WorkerHung(member=member, reason=reason):
-                desk.gone[member] = reason or "it makes no progress"
+                desk.suspected[member] = reason or "it makes no progress"
             case SnapshotKept(node=node, kept=kept):
                 if node in desk.roster.nodes:
                     desk.roster.nodes[node].kept = kept
@@ -167,6 +167,7 @@ class Coordinator:
         if state.member.name not in desk.roster.awake or state.member not in desk.roster.states:
             desk.stir(node_of(state.member.name))
         desk.roster.told(state)
+        desk.suspected.pop(state.member, None)
         if desk.round is not None and state.report is not None:
             desk.round.answered(state.report)
         if desk.rules.level_restart or not self._is_gathering:

@@ -25,7 +25,15 @@ class CoordinatorState:
         self.inherited: dict[Member, str] = {}
         """Verdicts of the coordinators before."""
         self.gone: dict[Member, str] = {}
-        """Evidence that was not judged yet."""
+        """Deaths that were seen and not judged yet."""
+        self.suspected: dict[Member, str] = {}
+        """What the detector says, until the worker tells something."""
+        self.spared: dict[Member, str] = {}
+        """Suspects that hold what no other worker holds."""
+        self.entering_ms: int | None = None
+        """Since when some members of an order are not in it, and it is due."""
+        self.vain_rounds = 0
+        """Held because an order was not entered in time, one after the other."""
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.changes = 0

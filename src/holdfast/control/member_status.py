@@ -72,7 +72,7 @@ class MemberStatus:
             self.broken.pop(member, None)
             self.stuck.pop(member, None)
             return
-        if state.broken and state.epoch in self._current_epochs():
+        if state.broken and (state.epoch in self._current_epochs() or self._is_entering(state)):
             self.broken.setdefault(member, now_ms)
         else:
             self.broken.pop(member, None)
@@ -85,6 +85,13 @@ class MemberStatus:
     def _current_epochs(self) -> tuple[int, ...]:
         orders = (self._past.last, self._past.outstanding)
         return tuple(order.number for order in orders if order is not None)
+
+    def _is_entering(self, state: WorkerState) -> bool:
+        """It has answered the round that the last order ends, and has not entered the order: what
+        broke is a group of that order.
+        """
+        last = self._past.last
+        return last is not None and state.round == last.number and state.epoch < last.number
 
     def _why_stuck(self, member: Member, state: WorkerState) -> str:
         last = self._past.last

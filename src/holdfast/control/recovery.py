@@ -52,6 +52,8 @@ def _why(desk: CoordinatorState) -> str:
             return f"{member} is out, and change {past.outstanding.number} was entered"
     if standing.stuck:
         return next(iter(standing.stuck.values()))
+    if late := _why_late(desk):
+        return late
     settled = [
         member
         for member, since_ms in standing.broken.items()
@@ -60,6 +62,27 @@ def _why(desk: CoordinatorState) -> str:
     if settled:
         return f"{settled[0]} is broken: {desk.roster.states[settled[0]].broken}"
     return ""
+
+
+def _why_late(desk: CoordinatorState) -> str:
+    """An order that was sent and is not entered, or a change that only some have entered."""
+    past, standing = desk.past, desk.standing
+    waiting = standing.outside if past.outstanding is not None and standing.inside else {}
+    waiting = {**standing.unheard, **waiting}
+    late = [m for m in waiting if desk.roster.is_reachable(m) and not past.is_fenced(m)]
+    if not late or past.last is None:
+        desk.entering_ms = None
+        desk.vain_rounds = desk.vain_rounds if waiting else 0
+        return ""
+    if desk.entering_ms is None:
+        desk.entering_ms = desk.now_ms
+    factor = 4 if past.last.kind in ("start", "restore") else 1
+    allowed_ms = factor * desk.settings.enter_ms * 2**desk.vain_rounds
+    if desk.now_ms - desk.entering_ms < allowed_ms:
+        return ""
+    desk.entering_ms, desk.vain_rounds = None, desk.vain_rounds + 1
+    number = past.outstanding.number if past.outstanding is not None else past.last.number
+    return f"{late[0]} has not entered order {number} within {allowed_ms} ms"
 
 
 def _redo(desk: CoordinatorState, member: Member) -> bool:
@@ -115,7 +138,7 @@ def entered_at(desk: CoordinatorState) -> int:
 
 
 def _finish(desk: CoordinatorState, made: RoundDecision) -> None:
-    desk.round = None
+    desk.round, desk.entering_ms = None, desk.now_ms
     desk.shares = made.shares
     desk.standing.has_shares = True
     desk.record(Ordered(made.order, made.step, made.target))

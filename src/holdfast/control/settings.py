@@ -17,6 +17,10 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """After a broken group: how long a death may take to show."""
     answer_ms: int = 10_000
     """How long a worker may take to answer a freeze."""
+    enter_ms: int = 30_000
+    """How long workers may take to enter an order, four times that if they load or make their
+    state for it; twice as long with every round that is held in vain.
+    """
     lost_after_ms: int = 10_000
     """How long an agent may be unreachable while its workers go on."""
     start_ms: int = 60_000

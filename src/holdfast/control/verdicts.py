@@ -1,23 +1,94 @@
-"""From evidence to verdict: who takes no part any more.
+"""From evidence to verdict: which members take no part any more.
 
-The exit of a process is evidence enough, and so is the word of the detector. A node that cannot be
-reached is given time, unless its peers have lost it, too. A worker that does not answer a freeze in
-time is gone. A broken group alone is nobody's fault, until the same worker is blamed again and
-again in the same step.
+A death that was seen (an exit, a dead node, a process that its agent does not have any more) is
+evidence enough. All else is suspicion: the detector says that a worker hangs, a node cannot be
+reached for long enough (or for a moment, if its peers have lost it, too), a worker does not answer
+a freeze in time, or the same worker is blamed for broken groups again and again in the same step.
+
+**The last holder is never given up on suspicion.** A suspect is fenced only if the members that are
+neither fenced nor suspected can go on without it. Suspects do not vouch for each other: if all
+workers are silent at once, it is more likely that this machine was cut off or paused than that all
+of them died. While a suspect is spared the coordinator waits; it says so once. A suspicion ends
+when the worker is heard of again, or its death is seen.
 """
+
+from collections.abc import Collection
 
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.journal_entries import Fenced
+from holdfast.control.order import Order
 from holdfast.control.report import Member
+from holdfast.errors import HoldfastError
+from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import node_of
 
 
 def judge(desk: CoordinatorState) -> None:
-    _unreachable(desk)
-    _silent(desk)
     for member, reason in list(desk.gone.items()):
         fence(desk, member, reason)
     desk.gone.clear()
+    suspects = _suspects(desk)
+    desk.spared = {member: why for member, why in desk.spared.items() if member in suspects}
+    for member, reason in suspects.items():
+        fence_on_suspicion(desk, member, reason, suspects)
+
+
+def _suspects(desk: CoordinatorState) -> dict[Member, str]:
+    found = {m: why for m, why in desk.suspected.items() if not desk.past.is_fenced(m)}
+    desk.suspected = dict(found)
+    for member, why in (*_unreachable(desk).items(), *_silent(desk).items()):
+        found.setdefault(member, why)
+    return found
+
+
+def fence_on_suspicion(
+    desk: CoordinatorState, member: Member, reason: str, suspects: Collection[Member]
+) -> None:
+    """Unless state would be lost with it."""
+    if not _is_last_holder(desk, member, suspects):
+        fence(desk, member, reason)
+        return
+    if member in desk.spared:
+        return
+    desk.spared[member] = reason
+    text = f"{member} is not given up: {reason}, but no other worker holds what it holds"
+    desk.decided(f"{text}; waiting for it, or for its death", worker=str(member))
+
+
+def _is_last_holder(desk: CoordinatorState, member: Member, suspects: Collection[Member]) -> bool:
+    orders = [desk.past.last, desk.past.outstanding if desk.standing.inside else None]
+    return any(
+        order is not None
+        and order.incarnations.get(member.name) == member.incarnation
+        and not _has_nothing_to_lose(desk, order)
+        and not _can_do_without(desk, order, (*suspects, member))
+        for order in orders
+    )
+
+
+def _can_do_without(desk: CoordinatorState, order: Order, suspects: Collection[Member]) -> bool:
+    gone = [
+        name
+        for name, incarnation in order.incarnations.items()
+        if Member(name, incarnation) in suspects or desk.past.is_fenced(Member(name, incarnation))
+    ]
+    try:
+        return bool(without_workers(desk.past.plans[order.number], gone)[0].stages)
+    except HoldfastError:
+        return False
+
+
+def _has_nothing_to_lose(desk: CoordinatorState, order: Order) -> bool:
+    """No step is done before all have entered an order, and what a start or a restore begins with
+    can be had again.
+    """
+    states = desk.roster.states
+    return order.kind in ("start", "restore") and any(
+        member in states
+        and states[member].epoch < order.number
+        and desk.roster.is_reachable(member)
+        for member in desk.standing.unheard
+    )
 
 
 def fence(desk: CoordinatorState, member: Member, reason: str) -> None:
@@ -32,20 +103,22 @@ def fence(desk: CoordinatorState, member: Member, reason: str) -> None:
         desk.round.without(member)
 
 
-def _unreachable(desk: CoordinatorState) -> None:
+def _unreachable(desk: CoordinatorState) -> dict[Member, str]:
     lost = desk.lost_nodes()
     if not lost:
-        return
-    for member in desk.past.members():
-        if node_of(member.name) in lost and not desk.past.is_fenced(member):
-            desk.gone.setdefault(member, f"{node_of(member.name)} cannot be reached")
+        return {}
+    return {
+        member: f"{node_of(member.name)} cannot be reached"
+        for member in desk.past.members()
+        if node_of(member.name) in lost and not desk.past.is_fenced(member)
+    }
 
 
-def _silent(desk: CoordinatorState) -> None:
+def _silent(desk: CoordinatorState) -> dict[Member, str]:
     held = desk.round
-    if held is not None and desk.now_ms - held.since_ms >= desk.settings.answer_ms:
-        for member in held.waiting:
-            desk.gone.setdefault(member, f"it does not answer round {held.number}")
+    if held is None or desk.now_ms - held.since_ms < desk.settings.answer_ms:
+        return {}
+    return dict.fromkeys(held.waiting, f"it does not answer round {held.number}")
 
 
 class Blame:
@@ -83,4 +156,5 @@ def accuse(desk: CoordinatorState, blame: Blame) -> None:
     culprit = blame.culprit(accusers)
     for member in desk.past.members():
         if member.name == culprit and not desk.past.is_fenced(member):
-            fence(desk, member, f"{accusers[culprit]} lost it again and again in one step")
+            reason = f"{accusers[culprit]} lost it again and again in one step"
+            fence_on_suspicion(desk, member, reason, _suspects(desk))

@@ -146,6 +146,7 @@ class WorkerLedger:
             return None
         self.round = freeze.round
         self.is_frozen = self.rules.freeze
+        self.broken, self.blamed = "", ()
         self._vote = 0
         self._heed_void()
         self._report = WorkerReport(

@@ -51,6 +51,7 @@ class Trainer(ChangingTrainer):
     def run(self) -> int:
         """Until everybody is done; the number of the step that would come next."""
         while not self._left:
+            is_entering = self._order is not None
             try:
                 if self._order is not None:
                     order, self._order = self._order, None
@@ -58,7 +59,7 @@ class Trainer(ChangingTrainer):
                 elif not self._advance():
                     self._finish()
             except GroupBroken as error:
-                self._break_off(error)
+                self._break_off(error, is_entering=is_entering)
                 self._await_order()
         return self.ledger.version
 
@@ -88,15 +89,17 @@ class Trainer(ChangingTrainer):
         if self._order is None:
             self._check()
 
-    def _break_off(self, error: GroupBroken) -> None:
-        """Stop here, have everybody else stop, and note what there is."""
+    def _break_off(self, error: GroupBroken, *, is_entering: bool) -> None:
+        """Stop here, wake all peers, and note what there is. A worker that is frozen has told what
+        it knows, unless a group broke while it carried out the order that ends the round.
+        """
         self._broken_at = self._broken_at or time.perf_counter()
         self.communicator.wake(str(error))
         if self._epoch is not None and self._epoch.interpreter is not None:
             self._epoch.interpreter.break_off()
             if self._workshop.device.type == "cuda":
                 torch.cuda.synchronize(self._workshop.device)
-        if not self._is_interrupted and not self.ledger.is_frozen:
+        if not self._is_interrupted and (is_entering or not self.ledger.is_frozen):
             print(f"broken in step {self.ledger.version}: {error}", flush=True)
             self.ledger.on_broken(str(error), error.blamed)
             self._tell()

@@ -113,3 +113,8 @@ def test_what_to_expect_follows_the_timeline():
         assert acts[-1] == Expected(1000, 0)
     first, last = found["n0.g0"], found["n0.g1"]
     assert first[0].end_ms < last[1].end_ms, "the second stage waits for the first"
+
+
+def test_a_verdict_on_a_worker_that_is_gone_is_dropped():
+    watch = HangWatch(50, 1000, 8)
+    assert watch._judge("n0.g0", "it makes no progress", 0) == []

@@ -243,3 +243,19 @@ def test_a_word_of_any_kind_ends_the_silence(server):
     server._hear_agent(connection, Beat(sent_ms=0))
     server._look_for_hangs()
     assert not connection.is_hung_up
+
+
+def test_the_first_exception_ends_the_process_and_nothing_is_done_after_it(server):
+    done = []
+
+    def act(what):
+        if what == "break":
+            raise OSError("no space left on device")
+        done.append(what)
+
+    guarded = server._guarded(act)
+    for what in ("one", "break", "two"):
+        guarded(what)
+    assert done == ["one"]
+    assert server._ended.is_set()
+    assert str(server._error) == "no space left on device"

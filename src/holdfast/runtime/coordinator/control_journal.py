@@ -41,8 +41,10 @@ class ControlJournal:
         return tuple(_DECODER.decode(line) for line in whole.splitlines())
 
     def append(self, entry: JournalEntry) -> None:
-        os.write(self._fd, _ENCODER.encode(entry) + b"\n")
+        line = _ENCODER.encode(entry) + b"\n"
         self._is_synced = False
+        if os.write(self._fd, line) < len(line):
+            raise HoldfastError("control.jsonl: the disk is full; nothing is sent on that")
 
     def sync(self) -> None:
         """To be called before anything is sent."""

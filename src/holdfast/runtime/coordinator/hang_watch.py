@@ -109,7 +109,9 @@ class HangWatch:
         return found + self._busy_too_long(now_ms)
 
     def _judge(self, worker: str, reason: str, now_ms: int) -> list[Hang]:
-        place = self._places[worker]
+        place = self._places.get(worker)
+        if place is None:  # it is gone since, or was judged before
+            return []
         if not place.is_busy:
             return [Hang(worker, reason)]
         spent = max(self._floor_ms, now_ms - self._since(worker))

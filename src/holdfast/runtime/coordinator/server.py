@@ -6,11 +6,15 @@ coordinator that was started again goes on from its journal and from them; meanw
 train.
 
 The process ends when the job does, or with the launcher, which starts another if this one is lost.
+It also ends with the first exception, be it a mistake here or a disk that does not take the
+journal: the machine believes that all its effects were carried out, and only a successor that asks
+all agents finds out which of them were not.
 """
 
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +74,7 @@ from holdfast.runtime.worker.progress_page import now_ms
 LOOK_MS = 100
 """How often, at most, agents are told what is written down, and hangs are looked for."""
 LEAVE_DEADLINE_S = 30.0
+ENTER_MS = 30_000
 
 
 class CoordinatorServer:
@@ -91,14 +96,15 @@ class CoordinatorServer:
         self._desk = AdminApi(
             spec, self._chronicle, self._dispatch, self._strangers, self._states, now_ms()
         )
-        self._settled = 0
+        self._settled = self._looked_ms = 0
         self._is_ready = bool(self._journal.entries)
         self._ended = asyncio.Event()
         self._conclusion = JobEnding(spec, self._chronicle, now_ms(), self._ended.set)
         self._giving_up = self._conclusion.giving_up
         self._all_left = asyncio.Event()
         self._pulse = PollInterval()
-        self._link = LauncherLink(self._hear_launcher, self._ended.set)
+        self._error: Exception | None = None
+        self._link = LauncherLink(self._guarded(self._hear_launcher), self._ended.set)
 
     def _seconds(self) -> float:
         return (now_ms() - self._spec.began_ms) / 1000
@@ -122,33 +128,52 @@ class CoordinatorServer:
             self._strangers,
             readers,
             lambda connection: None,
-            self._hear,
-            self._cut_off,
+            self._guarded(self._hear),
+            self._guarded(self._cut_off),
         )
         job = self._spec.config.job
         server = await loop.create_server(
             lambda: ServerConnection(gate), sock=listener, ssl=server_tls(job.tls_cert, job.tls_key)
         )
-        ticking = asyncio.create_task(self._tick())
+        ticking = asyncio.create_task(self._keep_ticking())
         await self._ended.wait()
         ticking.cancel()
         server.close()
+        if self._error is not None:
+            raise self._error
         await self._say_good_bye()
 
-    async def _tick(self) -> None:
-        looked_ms = 0
+    def _guarded(self, action: Callable[..., object]) -> Callable[..., None]:
+        """Nothing is done after an exception, and the process ends with it."""
+
+        def act(*args: Any) -> None:
+            if self._error is not None:
+                return
+            try:
+                action(*args)
+            except Exception as error:
+                self._error = error
+                self._ended.set()
+
+        return act
+
+    async def _keep_ticking(self) -> None:
+        tick = self._guarded(self._tick)
         while True:
             await self._pulse.wait(is_calm=self._vigil.epoch > 0)
-            self._take(Tick())
-            self._begin_if_ready()
-            self._want_next_plan()
-            self._vigil.begin_if_all_train(now_ms())
-            self._conclusion.give_up_if_due(now_ms())
-            self._desk.inject_due(now_ms())
-            if now_ms() - looked_ms >= LOOK_MS:
-                looked_ms = now_ms()
-                self._settle()
-                self._look_for_hangs()
+            tick()
+
+    def _tick(self) -> None:
+        self._take(Tick())
+        self._begin_if_ready()
+        self._want_next_plan()
+        self._vigil.begin_if_all_train(now_ms())
+        self._conclusion.give_up_if_due(now_ms())
+        self._desk.inject_due(now_ms())
+        if now_ms() - self._looked_ms >= LOOK_MS:
+            self._looked_ms = now_ms()
+            self._settle()
+            self._look_for_hangs()
 
     async def _say_good_bye(self) -> None:
         """Everybody who is done leaves by itself; whoever does not goes with its agent."""
@@ -371,6 +396,7 @@ def settings_of(spec: CoordinatorSpec) -> ControlSettings:
         mode="fast" if recovery.mode == "fast" else "exact",
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,
+        enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),
         lost_after_ms=recovery.lost_after_ms,
         max_restarts=recovery.max_restarts + 1,
         restart_window_ms=int(1000 * recovery.restart_window_s),
