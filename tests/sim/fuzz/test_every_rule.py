@@ -16,7 +16,7 @@ SEEDS = {
     "final_rollback": 39,
     "freeze": 2,
     "fresh_numbers": 32,
-    "incarnations": 9,
+    "incarnations": 168,
     "joiner_versions": 26,
     "journal_first": 0,
     "keep_before": 32,

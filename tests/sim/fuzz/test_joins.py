@@ -1,3 +1,4 @@
+from support.control_jobs import outcome
 from support.fuzz_worlds import at_version, make, until, worker
 
 
@@ -37,3 +38,14 @@ def test_nobody_waits_for_a_joiner():
     version = worker(world, "n2.g0").ledger.version
     until(world, lambda: worker(world, "n2.g0").ledger.version >= version + 5)
     assert not joiner.ledger.has_seat
+
+
+def test_what_arrives_late_for_one_change_says_nothing_about_the_next():
+    world = join(make())
+    until(world, lambda: worker(world, "n0.g0").joining.order is not None)
+    joiner, source = worker(world, "n0.g0"), worker(world, "n2.g0")
+    late, version = joiner.joining.order.number - 1, source.ledger.version
+    joiner.joining.fed(source.joining, None, None, (late, 0, version, 1, {}))
+    assert joiner.joining.units.version_of(0) is None
+    joiner.joining.update(source.joining, None, None, (late, {}, outcome(version), True))
+    assert not joiner.joining._switched

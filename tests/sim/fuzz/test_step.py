@@ -31,3 +31,11 @@ def test_without_confirmation_somebody_agrees_before_it_has_its_results():
     world.listeners.append(look)
     at_version(world, 12)
     assert any(early)
+
+
+def test_what_was_reduced_for_a_step_is_gone_once_it_is_applied():
+    world, left = make(), []
+    world.listeners.append(lambda kind, w: left.append(w.results) if kind == "applied" else None)
+    at_version(world, 3)
+    assert left
+    assert not any(left)

@@ -35,3 +35,15 @@ def test_the_dead_do_nothing():
     dead.later(1, seen.append, 1)
     at_version(world, 5)
     assert seen == []
+
+
+def test_an_agent_gets_the_states_of_a_worker_in_their_order():
+    world = at_version(make(), 1)
+    told = worker(world, "n0.g0")
+    seen = []
+    world.agent_of(told.name).heard = seen.append
+    for number in range(1, 30):
+        told.ledger.voided = number
+        told.tell()
+    until(world, lambda: len([s for s in seen if s.voided]) == 29)
+    assert [state.voided for state in seen if state.voided] == sorted(range(1, 30))

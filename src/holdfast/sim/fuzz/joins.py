@@ -11,8 +11,8 @@ from holdfast.sim.fuzz.network import SimulatedConnection
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
 
-FedUnit = tuple[int, int, int, dict[Element, int]]
-"""Unit, version, lineage, histories."""
+FedUnit = tuple[int, int, int, int, dict[Element, int]]
+"""Change, unit, version, lineage, histories."""
 
 
 class Joining:
@@ -95,7 +95,7 @@ class Joining:
                 feed.sent()
             elements = self.world.layout(self._number()).fed_with(feed.joiner, unit)
             state = {element: worker.state[element] for element in elements}
-            piece: FedUnit = (unit, version, worker.ledger.lineage, state)
+            piece: FedUnit = (self._number(), unit, version, worker.ledger.lineage, state)
             link.send(0, lambda p: joiner.later(0, joiner.joining.fed, self, feed, link, p), piece)
         worker.later(self.world.rng.randint(2, 12), self._feed, feed, link)
 
@@ -118,7 +118,8 @@ class Joining:
                 unit: {element: self.world.result_for(self.worker, element) for element in found}
                 for unit, found in elements.items()
             }
-            self._send_update(joiner, feed, link, (updates, outcome, switches))
+            message = (self._number(), updates, outcome, switches)
+            self._send_update(joiner, feed, link, message)
 
     def _send_update(
         self, joiner: "Worker", feed: SourceFeed, link: SimulatedConnection, message: Any
@@ -136,13 +137,20 @@ class Joining:
 
     # The joiner
 
+    def _is_fed_for(self, number: int) -> bool:
+        """What arrives belongs to one change: one that this worker is not in any more tells it
+        nothing about the next.
+        """
+        is_due = self.order is not None and self.order.number == number
+        return is_due and not self.worker.is_stopped
+
     def fed(
         self, source: "Joining", feed: SourceFeed, link: SimulatedConnection, piece: FedUnit
     ) -> None:
-        unit, version, lineage, state = piece
+        number, unit, version, lineage, state = piece
         if (
-            self.units is None
-            or self.worker.is_stopped
+            not self._is_fed_for(number)
+            or self.units is None
             or not self.units.arrived(unit, version, lineage)
         ):
             return
@@ -168,8 +176,8 @@ class Joining:
     def update(
         self, source: "Joining", feed: SourceFeed, link: SimulatedConnection, message: Any
     ) -> None:
-        updates, outcome, switches = message
-        if self.units is None or self.worker.is_stopped:
+        number, updates, outcome, switches = message
+        if not self._is_fed_for(number) or self.units is None:
             return
         for unit, results in updates.items():
             fits = self.units.updated(unit, outcome.step)

@@ -124,6 +124,8 @@ class Step:
     def _contribution(self, slot: Slot) -> Any:
         worker = self.worker
         if self.share is not None and slot in self.share.give:
+            is_there = slot in worker.results
+            self.world.require("P1", is_there, f"{worker} has no result to give for {slot}")
             return worker.results[slot]
         return [
             (worker.name, addend[2], micro_batch)
@@ -210,6 +212,7 @@ class Step:
         self.world.apply(worker, worker.ledger.base, outcome)
         worker.ledger.applied(outcome)
         worker.state_before = None
+        worker.clear_step()
         worker.note(f"applied {outcome.step} in {outcome.epoch}, {number}")
         worker.step = None
         self.world.save_snapshot(worker, outcome)

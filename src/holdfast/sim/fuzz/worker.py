@@ -39,6 +39,7 @@ class Worker:
         self.step: Step | None = None
         self.joining = Joining(self)
         self._deferred: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._told_ms = 0
 
     def __repr__(self) -> str:
         return str(self.member)
@@ -68,8 +69,10 @@ class Worker:
         return self.ledger.is_frozen or bool(self.ledger.broken) or self.ledger.is_done
 
     def tell(self) -> None:
-        agent = self.world.agent_of(self.name)
-        self.later(self.world.rng.randint(0, 2), agent.heard, self.ledger.state())
+        """Its agent gets its states in their order."""
+        agent, now_ms = self.world.agent_of(self.name), self.world.clock.now_ms
+        self._told_ms = max(self._told_ms, now_ms + self.world.rng.randint(0, 2))
+        self.later(self._told_ms - now_ms, agent.heard, self.ledger.state())
 
     def note(self, text: str) -> None:
         self.world.clock.note(f"{self.member} {text}")
@@ -165,9 +168,9 @@ class Worker:
 
     def _forget(self) -> None:
         self.state, self.state_before = {}, None
-        self._clear_step()
+        self.clear_step()
 
-    def _clear_step(self) -> None:
+    def clear_step(self) -> None:
         self.sums, self.results, self.losses = {}, {}, []
 
     def _recover(self, order: Order, share: Share) -> None:
@@ -177,7 +180,7 @@ class Worker:
             self.world.count("roll forwards")
             self.world.apply(self, self.ledger.base, share.outcome)
         if share.revert or self.ledger.version < share.step or self.ledger.base != share.base:
-            self._clear_step()
+            self.clear_step()
         self.sums = {addend: self.sums[addend] for addend in self.sums if addend[:2] in share.keep}
         self.losses = list(share.speak)
 
@@ -204,7 +207,7 @@ class Worker:
         """The next step, or the completion of the one in flight."""
         assert self.order is not None
         if share is None:
-            self._clear_step()
+            self.clear_step()
             self.ledger.begin_step(self.ledger.version, self.ledger.epoch)
         self.step = Step(self, share)
         self.step.begin()

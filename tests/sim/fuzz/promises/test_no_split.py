@@ -1,13 +1,12 @@
-from holdfast.control import recovery
+from holdfast.control import recovery, verdicts
 from holdfast.control.facts import WorkerHung
-from holdfast.control.rules import Rules
 from holdfast.sim.fuzz.promises.no_split import NoSplit
 from support.control_jobs import small_plan
-from support.fuzz_worlds import at_version, broken_promise, make, worker
+from support.fuzz_worlds import at_version, broken_promise, make, until, worker
 
 
-def fenced_alone(**options):
-    """All members of the epoch are fenced by mistake, and nobody can reach them to say so. A
+def suspected_alone(**options):
+    """The only member of the epoch is suspected by mistake, and cannot be reached to be told. A
     snapshot is elsewhere, and so is a spare.
     """
     world = make(NoSplit(), plan=small_plan(1, 1), spares=("n9.g0",), **options)
@@ -20,16 +19,50 @@ def fenced_alone(**options):
     return world
 
 
-def test_nobody_else_goes_on_while_the_fenced_may():
-    world = fenced_alone()
+def test_no_other_worker_goes_on_while_the_suspected_one_may():
+    world = suspected_alone()
     assert broken_promise(world, 30) == ""
     assert world.coverage["restores"] == 0
 
 
+def test_nor_while_the_fenced_one_may(monkeypatch):
+    """A verdict is no proof of a death."""
+    monkeypatch.setattr(verdicts, "_is_last_holder", lambda *_: False)
+    world = suspected_alone()
+    assert broken_promise(world, 30) == ""
+    assert world.coverage["verdicts"] == 1
+    assert world.coverage["restores"] == 0
+
+
 def test_two_sets_that_go_on_are_seen(monkeypatch):
+    monkeypatch.setattr(verdicts, "_is_last_holder", lambda *_: False)
     monkeypatch.setattr(recovery, "_is_stopped", lambda *_: True)
-    assert broken_promise(fenced_alone(), 60) == "P8"
+    assert broken_promise(suspected_alone(), 60) == "P8"
 
 
-def test_the_rule_that_prevents_it_is_needed():
-    assert broken_promise(fenced_alone(rules=Rules(proof=False)), 60) == "P8"
+def test_a_fenced_worker_may_end_the_step_in_flight_after_a_rollback():
+    """It had agreed to the step before it hung, and nobody could reach it to say that it is out."""
+    world = at_version(make(NoSplit(), spares=("n9.g0",)), 3)
+    world.save_snapshot = lambda *_: None
+    at_version(world, 7)
+    world.agents["n9"].kept = list(world.agents["n0"].kept)
+    world.agents["n9"].disconnect()
+    hung = worker(world, "n0.g0")
+
+    def hold(kind, member):
+        hung.is_paused |= kind == "agreed" and member is hung
+
+    world.listeners.append(hold)
+    until(world, lambda: hung.is_paused)
+    apply_ms = world.clock.now_ms + world.pace.apply_ms
+    until(world, lambda: world.clock.now_ms > apply_ms)
+    world.agents["n0"].is_cut_off = True
+    world.agents["n0"].disconnect()
+    world.office.take(WorkerHung(hung.member, "it makes no progress"))
+    world.kill(worker(world, "n2.g0"), "SIGKILL")
+    until(world, lambda: world.coverage["restores"] == 1)
+    assert world.is_fenced(hung)
+    assert world.past.step < hung.ledger.version
+    world.listeners.remove(hold)
+    hung.resume()
+    until(world, lambda: world.coverage["steps of fenced workers"] == 1)

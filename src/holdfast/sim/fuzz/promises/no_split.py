@@ -2,11 +2,12 @@
 is used.
 
 A fenced worker that still runs may apply the step in flight, and no more: every step needs all
-members of its epoch.
+members of its epoch. After a rollback that step lies beyond the one that the others went back to.
 """
 
 from typing import TYPE_CHECKING
 
+from holdfast.control.journal_entries import JournalEntry, Ordered
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
 from holdfast.sim.fuzz.layout import Element
@@ -22,14 +23,23 @@ NAME = "P8"
 class NoSplit(Checker):
     def __init__(self) -> None:
         self._ended: dict[tuple[int, int], Outcome] = {}
+        self._in_flight: dict[int, int] = {}
+        """By number of a rollback: the step that any worker was in when it was decided."""
+
+    def recording(self, world: "World", entry: JournalEntry) -> None:
+        if isinstance(entry, Ordered) and entry.order.kind in ("start", "restore"):
+            versions = [worker.ledger.version for worker in world.workers.values()]
+            self._in_flight[entry.order.number] = max(versions, default=0)
 
     def applied(self, world: "World", worker: "Worker", outcome: Outcome) -> None:
-        if world.is_fenced(worker):
+        is_fenced = world.is_fenced(worker)
+        if is_fenced:
             world.count("steps of fenced workers")
         for number, first in world.past.epochs:
+            last = self._in_flight.get(number, first) if is_fenced else first
             world.require(
                 NAME,
-                number <= outcome.epoch or outcome.step <= first,
+                number <= outcome.epoch or outcome.step <= last,
                 f"{worker} applies step {outcome.step} in epoch {outcome.epoch}, while others went "
                 f"on from {first} in {number}",
             )
