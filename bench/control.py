@@ -239,14 +239,16 @@ def measure(num_agents: int) -> dict[str, float]:
         with LightForkServer() as light_server, bind("127.0.0.1", 0) as listener:
             light_server.wait_until_warm()
             ours, theirs = socket.socketpair()
-            with ours, theirs, (run_dir / "log").open("wb") as log:
-                light_server.fork(theirs, log.fileno(), listener.fileno())
+            with ours, theirs:
+                light_server.fork(theirs, run_dir / "coordinator.log", listener.fileno())
                 ours.sendall(pack(StartOf(spec=spec)))
                 coordinator = child_of(light_server)
                 bench = Bench(plan, listener.getsockname()[1])
                 return asyncio.run(bench.run(coordinator))
+    except Exception:
+        print((run_dir / "coordinator.log").read_text(), end="")
+        raise
     finally:
-        print((run_dir / "log").read_text(), end="")
         shutil.rmtree(run_dir)
 
 

@@ -134,6 +134,21 @@ def test_a_run_from_the_command_line(job_file, capsys, tmp_path, lent_fork_serve
 
 @pytest.mark.process
 @pytest.mark.slow
+def test_what_the_processes_log_is_shown_where_asked_for(job_file, capsys, lent_fork_server):
+    assert main(["run", str(job_file), "--steps", "1", "-v"]) == 0
+    out, err = capsys.readouterr()
+    assert "finished: 1 step" in out
+    assert "info agent n0: started n0.g0#1, process " in err
+    assert "info n0.g1: assigned as n0.g1#1" in err
+
+
+def test_silence_and_more_words_exclude_each_other(job_file, capsys):
+    line = refusal([job_file, "--quiet", "--verbose"], capsys, code=2)
+    assert line == "holdfast: error: --quiet and --verbose exclude each other"
+
+
+@pytest.mark.process
+@pytest.mark.slow
 def test_a_report_for_other_programs(job_file, capsys, lent_fork_server):
     assert main(["run", str(job_file), "--steps", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

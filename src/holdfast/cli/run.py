@@ -26,6 +26,14 @@ def run(
         bool, Parameter(help="Check everything, say what would run, start nothing.", **_SWITCH)
     ] = False,
     quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **_SWITCH)] = False,
+    verbose: Annotated[
+        bool,
+        Parameter(
+            name=["--verbose", "-v"],
+            help="Show what all processes log, as it is written to the run directory.",
+            **_SWITCH,
+        ),
+    ] = False,
     json: Annotated[
         bool, Parameter(help="Print the report for other programs instead.", **_SWITCH)
     ] = False,
@@ -36,6 +44,7 @@ def run(
     before the file. Ctrl-C or SIGTERM stops at the next step boundary with exit code 130 or 143; a
     second one stops at once.
     """
-    from holdfast.cli.run_job import run_file
+    from holdfast.cli.run_job import Shown, run_file
 
-    return run_file(file, settings, dry_run=dry_run, quiet=quiet, as_json=json)
+    shown = Shown(quiet=quiet, verbose=verbose, as_json=json)
+    return run_file(file, settings, shown, dry_run=dry_run)

@@ -1,44 +1,81 @@
 """What `holdfast run` does."""
 
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
 from holdfast.cli.plan_show import make_console, print_json
+from holdfast.cli.run_logs import LogWatcher
+from holdfast.errors import HoldfastError
+from holdfast.observe.events import Event
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
 from holdfast.observe.progress import LiveProgress, PlainProgress, describe_report
 from holdfast.observe.quantities import count
 from holdfast.observe.timeline_view import describe_micro_batches, describe_shape
-from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.config.settings import EXIT_USAGE, read_config
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.record.recorder import OnEvent
 
 
-def run_file(
-    file: Path, settings: Sequence[str], *, dry_run: bool, quiet: bool, as_json: bool
-) -> int:
+class Shown(NamedTuple):
+    """What of a run is shown."""
+
+    quiet: bool = False
+    """Errors only."""
+    verbose: bool = False
+    """Also what the processes log."""
+    as_json: bool = False
+    """The report only, for programs."""
+
+
+def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool) -> int:
+    if shown.quiet and shown.verbose:
+        raise HoldfastError("--quiet and --verbose exclude each other", exit_code=EXIT_USAGE)
     job = prepare_job(read_config(file, settings, os.environ))
     if dry_run:
-        _show(job, as_json=as_json)
+        _show(job, as_json=shown.as_json)
         return 0
-    console = make_console()
-    progress = nullcontext() if quiet or as_json else progress_on(console)
     try:
-        with progress as on_event:
+        with watch_run(shown, make_console()) as on_event:
             result = run_job(job, on_event=on_event)
     except JobFailed as error:
-        if as_json:
+        if shown.as_json:
             print_json(error.report)
         raise
-    if as_json:
+    if shown.as_json:
         print_json(result.report)
-    elif not quiet:
+    elif not shown.quiet:
         print(describe_report(result.report))
     return result.exit_code
+
+
+@contextmanager
+def watch_run(shown: Shown, console: Console) -> Iterator[OnEvent]:
+    """Shows events and, where asked for, what the processes log."""
+    with ExitStack() as stack:
+        watchers: list[OnEvent] = []
+        if not (shown.quiet or shown.as_json):
+            progress = progress_on(console)
+            stack.enter_context(progress)
+            watchers.append(progress)
+        if shown.verbose:
+            live = console.is_terminal and not shown.as_json
+            # Above the moving line, which only its own console knows of.
+            show = console.out if live else lambda line: print(line, file=sys.stderr, flush=True)
+            watchers.append(stack.enter_context(LogWatcher(show)))
+
+        def on_event(event: Event) -> None:
+            for watch in watchers:
+                watch(event)
+
+        yield on_event
 
 
 def progress_on(console: Console) -> LiveProgress | PlainProgress:

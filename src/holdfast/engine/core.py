@@ -4,6 +4,7 @@ gives them up.
 How it goes over to another plan is in `changing`; what else it does on whose word, in `trainer`.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ from holdfast.snapshot.arena_plan import SnapshotOptions
 from holdfast.snapshot.copying.gaps import Gaps
 from holdfast.snapshot.copying.worker_snapshots import Keeper, WorkerSnapshots
 from holdfast.snapshot.layout import Version
+
+_LOG = logging.getLogger(__name__)
 
 POLL_S = 0.02
 _CLOSING_S = 10.0
@@ -171,7 +174,7 @@ class TrainerCore:
     def _consider(self, order: Order) -> None:
         is_good, why = self.ledger.accepts(order)
         if not is_good:
-            print(f"order {order.number} ({order.kind}) is not obeyed: {why}", flush=True)
+            _LOG.warning("order %d (%s) is refused: %s", order.number, order.kind, why)
         elif order.kind == "change" and self._has_role:
             self.ledger.prepare(order)
             self._plans[order.number] = read_plan(order.plan, self._plans)

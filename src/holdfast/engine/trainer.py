@@ -12,6 +12,7 @@ everything that is there stays as it is, and the worker reports and waits for it
 a healthy step nobody is asked anything.
 """
 
+import logging
 import time
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.load.job_state import load_checkpoint, load_snapshot
+
+_LOG = logging.getLogger(__name__)
 
 _WORD_S = 60.0
 
@@ -100,7 +103,7 @@ class Trainer(ChangingTrainer):
             if self._workshop.device.type == "cuda":
                 torch.cuda.synchronize(self._workshop.device)
         if not self._is_interrupted and (is_entering or not self.ledger.is_frozen):
-            print(f"broken in step {self.ledger.version}: {error}", flush=True)
+            _LOG.warning("step %d broke off: %s", self.ledger.version, error)
             self.ledger.on_broken(str(error), error.blamed)
             self._tell()
 

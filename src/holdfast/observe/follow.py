@@ -8,7 +8,7 @@ import msgspec
 from holdfast.observe.events import Event, StepDone, parse_event
 
 
-class _Tail:
+class GrowingFile:
     """The whole lines of a file that grows."""
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class Follower:
     """Events of a run, each once."""
 
     def __init__(self, journal: Path, metrics: Path) -> None:
-        self._journal, self._metrics = _Tail(journal), _Tail(metrics)
+        self._journal, self._metrics = GrowingFile(journal), GrowingFile(metrics)
 
     def read(self, journal: int | None = None, metrics: int | None = None) -> list[Event]:
         """What is new up to these sizes: of both files, the journal first."""

@@ -182,12 +182,12 @@ def test_a_name_is_used_again_only_when_its_process_is_gone(run_agent):
     run_agent(story)
 
 
-def test_a_coordinator_of_a_lower_term_is_not_believed(run_agent, capsys):
+def test_a_coordinator_of_a_lower_term_is_not_believed(run_agent, caplog):
     async def story(boss, launcher):
         await boss.hear(NodeState)
         boss.term = 4
         boss.connection.hang_up()
-        while "refused a coordinator of term 4, 5 was seen" not in capsys.readouterr().out:
+        while "refused a coordinator of term 4: 5 was seen" not in caplog.text:
             await asyncio.sleep(0.005)
         boss.term = 6
         await boss.hear(NodeState)

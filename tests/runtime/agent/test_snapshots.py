@@ -105,7 +105,7 @@ def test_memory_for_one_who_asks(agent, tmp_path):
     assert (ready.plan, ready.path.startswith(str(tmp_path))) == (MINE.plan, True)
 
 
-def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, capsys):
+def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, caplog):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
@@ -113,10 +113,10 @@ def test_no_memory_is_said_and_nothing_ends(agent, monkeypatch, capsys):
     worker = Process()
     ask(agent, worker, MINE)
     assert worker.sent == []
-    assert "no arena for n0.g0" in capsys.readouterr().out
+    assert "no snapshot memory for n0.g0" in caplog.text
 
 
-def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, capsys):
+def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, caplog):
     make = NodeArenas.make
 
     def fail(arenas, layouts):
@@ -128,7 +128,7 @@ def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, ca
     worker = Process()
     ask(agent, worker, *STAGES)
     assert len(worker.sent) == len(agent.held()) == 1
-    assert "No space left" in capsys.readouterr().out
+    assert "No space left" in caplog.text
 
 
 def test_a_sealed_version_is_told(agent, told):

@@ -20,8 +20,8 @@ def fork(fork_server, tmp_path):
 
     def fork():
         ours, theirs = socket.socketpair()
-        with theirs, (tmp_path / "log").open("wb") as log:
-            ticket = fork_server.fork(theirs, log.fileno())
+        with theirs:
+            ticket = fork_server.fork(theirs, tmp_path / "n0.g0.log")
         notice = fork_server.receive()
         assert isinstance(notice, Forked)
         assert notice.ticket == ticket

@@ -24,6 +24,7 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.journal import read_journal, read_metrics
+from holdfast.observe.log_lines import LogFollower, format_log_line
 from holdfast.observe.report import RunReport
 from holdfast.plan.profile import parse_profile
 from holdfast.runtime.config.job_file import (
@@ -102,15 +103,13 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, fork_server, tmp_path, 
         "secret",
     ]
     assert len(list((run_dir / "plans").glob("epoch-*.toml"))) == 3
+    processes = ["agent-n0", "agent-n1", "coordinator", "n0.g0", "n0.g1", "n0.g2", "n1.g0"]
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
-        "agent-n0.log",
-        "agent-n1.log",
-        "coordinator.log",
-        "n0.g0.log",
-        "n0.g1.log",
-        "n0.g2.log",
-        "n1.g0.log",
+        f"{name}{suffix}" for name in processes for suffix in (".jsonl", ".log")
     ]
+    for line in LogFollower(run_dir / "logs").read():
+        text = (run_dir / "logs" / f"{line.process.replace(' ', '-')}.log").read_text()
+        assert format_log_line(line) in text
     assert (run_dir / "secret").stat().st_mode & 0o777 == 0o600
     journal, metrics = (
         read_journal(run_dir / "journal.jsonl"),

@@ -21,8 +21,8 @@ def test_a_child_that_is_told_nothing_ends(tmp_path):
     with LightForkServer() as light_server:
         light_server.wait_until_warm()
         ours, theirs = socket.socketpair()
-        with theirs, (tmp_path / "log").open("wb") as log:
-            ticket = light_server.fork(theirs, log.fileno(), log.fileno())
+        with theirs:
+            ticket = light_server.fork(theirs, tmp_path / "agent-n0.log", theirs.fileno())
         forked = light_server.receive()
         assert isinstance(forked, Forked)
         ours.close()

@@ -96,7 +96,7 @@ def test_an_error_ends_the_snapshots_and_not_the_training(crew, monkeypatch, cap
     assert first(crew).sealed_versions == []
 
 
-def test_the_last_version_is_waited_for_at_the_end(crew, monkeypatch, capsys):
+def test_the_last_version_is_waited_for_at_the_end(crew, monkeypatch, caplog):
     """From a device a version is copied some time before it is sealed."""
     looks = count()
     monkeypatch.setattr(HostMover, "is_complete", lambda _, job: job.is_copied and next(looks) > 9)
@@ -104,7 +104,7 @@ def test_the_last_version_is_waited_for_at_the_end(crew, monkeypatch, capsys):
     crew.train({1: STATES[1]})
     first(crew).snapshots.flush()
     assert first(crew).sealed_versions == [Version(1, 1)]
-    assert capsys.readouterr().out == ""
+    assert caplog.text == ""
 
 
 def test_copies_run_only_in_waits(crew):

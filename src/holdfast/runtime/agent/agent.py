@@ -10,6 +10,7 @@ When the agent ends, the fork server kills the node's workers. The agent ends wi
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -62,6 +63,8 @@ from holdfast.runtime.wire.snapshot_messages import (
     SnapshotEvery,
 )
 from holdfast.runtime.worker.progress_page import now_ms
+
+_LOG = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LAST_WAIT_S = 0.02, 0.5
 KEPT_MESSAGES = 256
@@ -153,13 +156,14 @@ class Agent:
                 on_lost=self._cut_off,
             )
         except (OSError, ProofFailed, TimeoutError) as error:
-            print(f"no coordinator at {spec.host}:{spec.port}: {error}", flush=True)
+            _LOG.info("no coordinator at %s:%d: %s", spec.host, spec.port, error)
             return False
         if term < self._term:
-            print(f"refused a coordinator of term {term}, {self._term} was seen", flush=True)
+            _LOG.warning("refused a coordinator of term %d: %d was seen", term, self._term)
             connection.hang_up()
             return False
         self._term, self._connection, self._orders = term, connection, OrderUnpacker()
+        _LOG.info("connected to the coordinator of term %d", term)
         for message in self._everything():
             connection.send(message)
         return True
@@ -251,12 +255,14 @@ class Agent:
         match notice:
             case Forked(pid=pid):
                 worker.forked(pid)
+                _LOG.info("started %s, process %d", worker.member, pid)
                 self._tell(WorkerStarted(member=worker.member, pid=pid))
             case Exited(status=status):
                 self._bury(worker, status)
 
     def _bury(self, worker: WorkerProcess, status: int) -> None:
         worker.ended()
+        _LOG.info("%s ended with status %d", worker.member, status)
         del self._workers[worker.name]
         self._places.pop(worker.name, None)
         self._tell(
@@ -327,7 +333,7 @@ class Agent:
                 if self._connection is not None:
                     self._connection.hang_up()
             case _ if worker is None:
-                print(f"{fault.kind} for {fault.target}, who is not here", flush=True)
+                _LOG.warning("%s was not done: %s does not run here", fault.kind, fault.target)
             case kind if kind in SIGNALS:
                 worker.signal(signal.Signals[kind])
                 if kind == "SIGSTOP" and fault.duration_s:

@@ -3,6 +3,7 @@ write checkpoints and copy what other nodes hold.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.layout import ArenaLayout
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.node_arenas import NodeArenas, unpack_layouts
+
+_LOG = logging.getLogger(__name__)
 
 CHECKPOINTS, COPIES = "checkpoints", "copies"
 
@@ -88,7 +91,7 @@ class AgentSnapshots:
         try:
             return await loop.run_in_executor(None, self._arenas.make, layouts)
         except (HoldfastError, OSError) as error:
-            print(f"no arena for {worker.name}: {error}", flush=True)
+            _LOG.warning("no snapshot memory for %s: %s", worker.name, error)
             return None
 
     # The coordinator.
@@ -143,7 +146,7 @@ class AgentSnapshots:
     def _copied(self, message: Copied) -> None:
         self._copying = None
         if message.error:
-            print(f"not copied: {message.error}", flush=True)
+            _LOG.warning("version %s was not copied: %s", message.version, message.error)
         self._tell_held()
         self._tell(message)
 

@@ -53,12 +53,10 @@ class WorkerProcess:
         self._beats, self._beat_ms = 0, 0
         self._looked_ms, self._cpu_ms, self._is_busy = 0, 0, False
         ours, theirs = socket.socketpair()
-        log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            self.ticket = forker.fork(theirs, log_fd, page_fd)
+            self.ticket = forker.fork(theirs, log, page_fd)
         finally:
             theirs.close()
-            os.close(log_fd)
             os.close(page_fd)
         ours.setblocking(False)
         self._socket = ours

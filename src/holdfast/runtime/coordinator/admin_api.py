@@ -2,6 +2,7 @@
 purpose.
 """
 
+import logging
 import os
 import random
 import signal
@@ -31,6 +32,8 @@ from holdfast.runtime.wire.messages import (
     StatusReply,
     StatusRequest,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 class AdminApi:
@@ -85,7 +88,7 @@ class AdminApi:
             try:
                 self.inject(fault)
             except HoldfastError as error:
-                print(f"not injected: {error}", flush=True)
+                _LOG.warning("%s for %s was not injected: %s", fault.kind, fault.target, error)
 
     def inject(self, fault: Fault) -> str:
         """What was done."""

@@ -12,6 +12,7 @@ all agents finds out which of them were not.
 """
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -71,6 +72,8 @@ from holdfast.runtime.wire.messages import (
 from holdfast.runtime.wire.snapshot_messages import Copied, Keeps, Persisted, Unloadable
 from holdfast.runtime.worker.progress_page import now_ms
 
+_LOG = logging.getLogger(__name__)
+
 LOOK_MS = 100
 """How often, at most, agents are told what is written down, and hangs are looked for."""
 LEAVE_DEADLINE_S = 30.0
@@ -89,7 +92,7 @@ class CoordinatorServer:
         self._dispatch = Dispatch()
         self._snapshots = desk_of(spec, self._chronicle, self._dispatch, self._take)
         self._states: dict[str, WorkerState] = {}
-        self._strangers = Strangers(lambda line: print(line, flush=True), time.monotonic)
+        self._strangers = Strangers(_LOG.warning, time.monotonic)
         past = self._chronicle.past
         self._vigil = HangMonitor(config.recovery, past, self._states, self._dispatch)
         self._agenda = PlannedChangeQueue(spec.plans, past)
@@ -185,7 +188,8 @@ class CoordinatorServer:
                 async with asyncio.timeout(LEAVE_DEADLINE_S):
                     await self._all_left.wait()
             except TimeoutError:
-                print(f"still there: {', '.join(self._states)}", flush=True)
+                names = ", ".join(self._states)
+                _LOG.warning("%s did not leave within %g s", names, LEAVE_DEADLINE_S)
         self._dispatch.to_all(EndNode())
         self._dispatch.close()
         self._link.send(ending)
@@ -250,6 +254,7 @@ class CoordinatorServer:
             )
         )
         self._snapshots.connected(state.node, state.arenas)
+        _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 
     def _forget(self, node: str) -> None:
         for name in [name for name in self._states if node_of(name) == node]:
@@ -258,6 +263,7 @@ class CoordinatorServer:
 
     def _cut_off(self, connection: ServerConnection, why: str) -> None:
         if self._dispatch.disconnect(connection.name, connection):
+            _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._snapshots.lose(connection.name)
             self._vigil.suspend()
             self._take(NodeLost(connection.name, why))

@@ -5,6 +5,7 @@ to be raised in the training, and slowness is a pause after every action there.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import time
@@ -14,6 +15,8 @@ import torch
 
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
 from holdfast.runtime.worker.progress_page import ProgressPage
+
+_LOG = logging.getLogger(__name__)
 
 
 class InjectedError(Exception):
@@ -80,7 +83,7 @@ class WorkerFaults:
     # From anywhere.
 
     def strike(self, fault: Fault) -> None:
-        print(f"fault on purpose: {fault.kind}", flush=True)
+        _LOG.warning("fault on purpose: %s", fault.kind)
         match fault.kind:
             case "SEGFAULT":
                 ctypes.string_at(0)
@@ -99,7 +102,7 @@ class WorkerFaults:
             case kind if kind in SIGNALS:
                 os.kill(os.getpid(), signal.Signals[kind])
             case _:
-                print(f"{fault.kind} is not a worker's to do", flush=True)
+                _LOG.error("%s is a fault that no worker can do to itself", fault.kind)
 
     def _break_device(self, fault: Fault) -> None:
         """An index out of range trips an assertion on the device, after which it answers nothing

@@ -26,6 +26,7 @@ in each.)
 import ctypes
 import faulthandler
 import gc
+import logging
 import os
 import select
 import signal
@@ -36,19 +37,22 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.record.logs import open_log, start_logging
 
 if TYPE_CHECKING:
     from holdfast.runtime.launch.light_fork_server import LightForkServer
 
-MAX_PACKET_BYTES = 4096
+MAX_PACKET_BYTES = 8192
 MAX_FDS = 3
 WARM_DEADLINE_S = 120.0
 _PR_SET_PDEATHSIG = 1
+_LOG = logging.getLogger("holdfast.runtime.launch.fork_server")  # this module runs as __main__
 
 RunChild = Callable[[socket.socket, int], int]
 """What a child runs, given its socket and its third descriptor (-1: none); its exit code."""
@@ -62,6 +66,8 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     """With descriptors: the child's socket, the file for what it prints, and one of its own."""
 
     ticket: int
+    log: str
+    """The path of that file; the child logs there and to a file of JSON lines beside it."""
 
 
 class Attach(msgspec.Struct, frozen=True, tag=True):
@@ -107,10 +113,14 @@ class Forker:
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def fork(self, sock: socket.socket, log_fd: int, *fds: int) -> int:
+    def fork(self, sock: socket.socket, log: Path, *fds: int) -> int:
         """Ask for a child; its ticket comes back in `Forked` and `Exited`."""
         self._next_ticket += 1
-        self._order(Fork(self._next_ticket), [sock.fileno(), log_fd, *fds])
+        log_fd = open_log(log)
+        try:
+            self._order(Fork(self._next_ticket, str(log.absolute())), [sock.fileno(), log_fd, *fds])
+        finally:
+            os.close(log_fd)
         return self._next_ticket
 
     def _order(self, order: Fork | Attach | Settle, fds: list[int]) -> None:
@@ -282,14 +292,14 @@ class _Server:
             return True
         pid = os.fork()
         if pid == 0:
-            self._become_child(fds)
+            self._become_child(Path(order.log), fds)
         for fd in fds:
             os.close(fd)
         self._children[pid] = (control, order.ticket)
         _tell(control, Forked(order.ticket, pid))
         return True
 
-    def _become_child(self, fds: list[int]) -> None:
+    def _become_child(self, log: Path, fds: list[int]) -> None:
         """In the child; never returns."""
         code = 1
         try:
@@ -304,12 +314,13 @@ class _Server:
             for standard in (1, 2):
                 os.dup2(log_fd, standard)
             os.close(log_fd)
+            start_logging(log)
             faulthandler.enable()
             code = self._run_child(socket.socket(fileno=sock_fd), own_fd)
             sys.stdout.flush()
             sys.stderr.flush()
         except BaseException:
-            sys.excepthook(*sys.exc_info())
+            _LOG.critical("ended by an error", exc_info=True)
         finally:
             os._exit(code)
 

@@ -115,13 +115,8 @@ class Supervisor:
 
     def _start(self, name: str, first: StartOf, own_fd: int) -> _Child:
         ours, theirs = socket.socketpair()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log_fd = os.open(self._log_dir / f"{name}.log", flags, 0o644)
-        try:
-            ticket = self._light_server.fork(theirs, log_fd, own_fd)
-        finally:
-            theirs.close()
-            os.close(log_fd)
+        with theirs:
+            ticket = self._light_server.fork(theirs, self._log_dir / f"{name}.log", own_fd)
         child = _Child(name, ticket, ours)
         with suppress(OSError):  # it may have ended already; how is told by the light fork server
             ours.sendall(pack(first))

@@ -4,9 +4,9 @@ Forked from the fork server, so everything is imported. The main thread trains; 
 and build what comes next. If its agent is gone, the worker ends at once.
 """
 
+import logging
 import os
 import socket
-import traceback
 
 import torch
 
@@ -22,6 +22,7 @@ from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.faults.in_worker import WorkerFaults
 from holdfast.runtime.launch.prepare import make_data, make_model, trainer_config
 from holdfast.runtime.launch.store import connect_store
+from holdfast.runtime.record.logs import add_step
 from holdfast.runtime.wire.frames import BY_WORKER, Channel
 from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, ToWorker
 from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec, Unloadable
@@ -29,11 +30,14 @@ from holdfast.runtime.worker.agent_link import WorkerLink
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
 from holdfast.snapshot.load.job_state import CannotRestore
 
+_LOG = logging.getLogger(__name__)
+
 
 def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
     """A worker's whole life; its exit code. `page_fd`: where it shows its progress."""
     page = ProgressPage(page_fd if page_fd >= 0 else make_page_file())
     start_beating(page)
+    add_step(lambda: page.read().step)
     channel = Channel(sock, BY_WORKER)
     channel.send(Hello(pid=os.getpid()))
     assignment = channel.receive()
@@ -46,9 +50,10 @@ def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
     if not isinstance(assignment, Assignment):
         raise InternalError(f"the first message is a {type(assignment).__name__}")
     try:
+        _LOG.info("assigned as %s#%d", assignment.worker, assignment.incarnation)
         _train(assignment, channel, page)
     except Exception as error:
-        traceback.print_exc()
+        _LOG.error("ends after an error: %s", first_line(error), exc_info=True)
         if isinstance(error, CannotRestore):
             channel.send(Unloadable(version=error.version, reason=str(error)))
         channel.send(explain_failure(error))
@@ -103,5 +108,5 @@ def pick_device(config: JobConfig, worker: str) -> str:
 
 
 def _end_at_once() -> None:
-    print("the agent is gone", flush=True)
+    _LOG.error("ends at once, because its agent is gone")
     os._exit(1)

@@ -6,6 +6,7 @@ done by its own thread at idle priority. A write that fails is reported and trie
 newest version offered meanwhile; it never reaches whoever offers.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from holdfast.errors import HoldfastError, invariant
 from holdfast.snapshot.copying.priority import lower_thread
 from holdfast.snapshot.disk.checkpoints import prune
 from holdfast.snapshot.layout import Version
+
+_LOG = logging.getLogger(__name__)
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -176,7 +179,7 @@ class Persister:
             if self._writer.hold(version):
                 return True
         except (HoldfastError, OSError) as error:
-            print(f"{version} cannot be held: {error}", flush=True)
+            _LOG.warning("version %s cannot be held for a checkpoint: %s", version, error)
         self._writer.release()
         return False
 
