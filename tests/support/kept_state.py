@@ -79,6 +79,8 @@ class Hand:
     def enter(self, since: Version | None = None) -> None:
         self.snapshots.enter(self._crew.plan, self.slices, since)
         self.snapshots._planning.result()
+        if self.snapshots._opening is not None:  # None: nothing fits
+            self.snapshots._opening.result()
 
     def apply(self, step: int, epoch: int, state: State) -> None:
         """The optimizer's part of a step: state becomes the one that enters `step`."""

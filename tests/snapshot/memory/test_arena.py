@@ -345,3 +345,23 @@ def test_what_is_held_gives_way_to_what_is_pinned(tmp_path):
     write(arena, Version(4, 0), 4)
     assert sorted(v.step for v in arena.versions().values()) == [2, 3, 4]
     arena.close()
+
+
+def test_populating_maps_every_page_and_changes_nothing(tmp_path):
+    entry = msgspec.structs.replace(LAYOUT.entries[0], num_bytes=8 * 2**20)
+    layout = msgspec.structs.replace(LAYOUT, entries=(entry,), rows=(), tensors=())
+    Arena.create("a", layout, tmp_path).close()
+    arena = Arena.open(tmp_path / "a")
+    before, content = resident_bytes(tmp_path / "a"), bytes(arena.memory[:4096])
+    arena.populate()
+    assert resident_bytes(tmp_path / "a") >= arena.memory.nbytes > before
+    assert bytes(arena.memory[:4096]) == content
+    arena.close()
+
+
+def resident_bytes(path):
+    """Of the mapping of a file into this process."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if line.endswith(str(path)))
+    sizes = [line for line in lines[at + 1 : at + 12] if line.startswith("Rss:")]
+    return 1024 * int(sizes[0].split()[1])

@@ -11,7 +11,6 @@ the limit on their cost cannot see it.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import Tensor
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
+from holdfast.snapshot.copying.background import in_background
 from holdfast.snapshot.copying.copier import Copier
 from holdfast.snapshot.copying.gaps import Stalls
 from holdfast.snapshot.layout import KINDS, OTHER, ArenaLayout, Version
@@ -85,7 +85,7 @@ class WorkerSnapshots:
         self._planning: Future[ArenaPlan] | None = None
         self._slices: Mapping[str, StateSlice] = {}
         self._since: Version | None = None
-        self._given: tuple[str, str] | None = None
+        self._opening: Future[Arena] | None = None
         self._arena: Arena | None = None
         self._copier: Copier | None = None
         self._sources: dict[str, Tensor] = {}
@@ -103,7 +103,7 @@ class WorkerSnapshots:
         this version is of no history any more.
         """
         self.leave()
-        self._slices, self._since, self._given = slices, since, None
+        self._slices, self._since = slices, since
 
         def ask() -> ArenaPlan:
             found = plan_arenas(plan, self.options)
@@ -113,7 +113,7 @@ class WorkerSnapshots:
                 self._keeper.want_arena((found.shares.layout(self._worker), *copies))
             return found
 
-        self._planning = _in_background("planning arenas", ask)
+        self._planning = in_background("planning arenas", ask)
 
     def set_every(self, every: int) -> None:
         """Not more often than that; called from any thread."""
@@ -121,7 +121,15 @@ class WorkerSnapshots:
 
     def give(self, plan: str, path: str) -> None:
         """The arena for the plan with this digest is there; called from any thread."""
-        self._given = (plan, path)
+
+        def open_populated() -> Arena:
+            arena = Arena.open(Path(path))
+            if arena.layout.plan == plan:
+                arena.populate()
+            return arena
+
+        self._forget_opening()
+        self._opening = in_background("opening an arena", open_populated)
 
     def leave(self) -> None:
         """No role any more, or another one: what is under way is dropped."""
@@ -129,27 +137,32 @@ class WorkerSnapshots:
             self._copier.stop()
         if self._arena is not None:
             self._arena.close()
+        self._forget_opening()
         self._copier = self._arena = self._planning = None
         self._sources = {}
 
+    def _forget_opening(self) -> None:
+        if self._opening is not None:
+            self._opening.add_done_callback(_close_opened)
+        self._opening = None
+
     def _attach(self) -> None:
         """If the arena is there."""
-        planning, given = self._planning, self._given
-        if planning is None or given is None or not planning.done():
+        planning, opening = self._planning, self._opening
+        if planning is None or opening is None or not (planning.done() and opening.done()):
             return
-        found = planning.result()
+        found, arena = planning.result(), opening.result()
         assert found.shares is not None
-        layout, (plan, path) = found.shares.layout(self._worker), given
-        if layout.plan != plan:
+        layout = found.shares.layout(self._worker)
+        if layout.plan != arena.layout.plan:
             return
-        self._every = found.every
-        arena = self._arena = Arena.open(Path(path))
+        self._every, self._arena, self._opening = found.every, arena, None
         if self._since is None:
             arena.abandon()
         else:
             arena.roll_back(self._since)
         self._sources = self._live(layout)
-        self._teller = _Teller(self._keeper, plan)
+        self._teller = _Teller(self._keeper, layout.plan)
         self._copier = Copier(arena, self._device, self._teller)
 
     def _live(self, layout: ArenaLayout) -> dict[str, Tensor]:
@@ -245,15 +258,7 @@ class WorkerSnapshots:
             self._copier.abandon()
 
 
-def _in_background(name: str, call: Callable[[], ArenaPlan]) -> Future[ArenaPlan]:
-    """On a thread that the process does not wait for when it ends."""
-    future: Future[ArenaPlan] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name=name).start()
-    return future
+def _close_opened(opening: Future[Arena]) -> None:
+    """Nothing uses it any more."""
+    if opening.exception() is None:
+        opening.result().close()

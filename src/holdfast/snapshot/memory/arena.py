@@ -43,6 +43,7 @@ from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, Version
 from holdfast.snapshot.memory.arena_file import (
     create_file,
     map_file,
+    populate,
     read_layout,
     read_owner,
     write_owner,
@@ -184,6 +185,10 @@ class Arena:
         owner = read_owner(self.fd)
         invariant(owner is not None, f"{self.name} lost its head")
         return owner or (0, 0)
+
+    def populate(self) -> None:
+        """Have all of it mapped before the first copy. It may take seconds, on any thread."""
+        populate(self._whole)
 
     def take_over(self) -> None:
         """This process owns the arena from now on."""
