@@ -1,7 +1,7 @@
 """How good and how quick the planner's decisions are.
 
 The grid below was written down before its first run. Every cell is a cluster and what is wrong
-with it; the planner's plan and the plan of every peer (their rules: `holdfast.planner.peers`) are
+with it; the planner's plan and the plan of every peer (their rules: `planner/peers/`) are
 timed on the same timeline, with the same splits, schedules and costs (H100, assumed). Cells
 without a live copy of everything, or without room for the model, are in the grid: there the
 planner has to say so.
@@ -40,8 +40,8 @@ from holdfast.plan.units import Unit
 from holdfast.planner.decision import Options, decide
 from holdfast.planner.hardware import hardware, hardware_profile
 from holdfast.planner.health import FailureRates, Health, Situation, health_of
-from holdfast.planner.peers import PEERS, answer
-from holdfast.planner.score import ChangeCosts
+from holdfast.planner.peers.answers import best_answer
+from holdfast.planner.peers.systems import PEERS
 from holdfast.planner.search_view import SearchView
 from holdfast.planner.step_cost import CostModel
 
@@ -165,7 +165,7 @@ def compare_with_peers(quick: bool, goals: list[Goal], measured: dict[str, objec
     shares: list[float] = []
     two_copies: list[float] = []
     regrets: list[tuple[float, str]] = []
-    ratios: dict[str, list[float]] = {peer.name: [] for peer in PEERS}
+    ratios: dict[str, list[float]] = {peer.card.name: [] for peer in PEERS}
     failed: dict[str, int] = dict.fromkeys(ratios, 0)
     said = expected = 0
     for cell in cells(quick):
@@ -237,8 +237,8 @@ def peer_times(cell: Cell) -> dict[str, float | None]:
     view = SearchView(cell.plan, cell.health, cost, ("1f1b", "zero-bubble"))
     times: dict[str, float | None] = {}
     for peer in PEERS:
-        found = answer(peer, view, 0.0, ChangeCosts())
-        times[peer.name] = found.step_time if found is not None else None
+        found = best_answer(peer, view, 0.0)
+        times[peer.card.name] = found.step_time if found is not None else None
     return times
 
 

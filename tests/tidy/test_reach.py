@@ -37,7 +37,6 @@ EXCEPTIONS = {
     },
     "holdfast.engine.scripted": "benchmarks run the engine without processes through it",
     "holdfast.plan.transfer_rounds": "no job moves state in rounds yet",
-    "holdfast.planner.peers": "bench/planner.py compares with it",
     "holdfast.planner.transition_cost": "prices those rounds; no job asks it yet",
     "holdfast.snapshot.loop": ALONE,
     "holdfast.snapshot.loop.snapshotter": ALONE,

@@ -246,10 +246,10 @@ def show(case: Case, found: list[tuple[str, Policy, Result]], console: Console) 
     best = max(found, key=lambda entry: (entry[0] == "holdfast", entry[2].goodput))
     _show_budget(best[1], best[2], console)
     console.print(
-        "The same failures for all. Peers' throughput comes from one closed-form model, Holdfast's "
-        "from its planner; each is relative to its own undisturbed pace. Peers' constants are "
-        "their papers', mostly from far smaller clusters, Holdfast's partly goals; 'slow delays' "
-        "shows what is left of it with FT-HSDP's. --json lists all constants, rules and limits."
+        "The same failures and the same cost model for all: plans of every policy are timed by the "
+        "planner, relative to the undisturbed job. Peers' constants are their papers', mostly from "
+        "far smaller clusters, Holdfast's partly goals; 'slow delays' shows what is left of it "
+        "with FT-HSDP's. --json lists all constants, rules and limits."
     )
 
 

@@ -38,7 +38,8 @@ def test_all_policies_see_the_same_failures():
     }
     assert len(noted) == 1
     goodput = {name: result.goodput for name, _, result in found}
-    assert goodput["holdfast"] == max(goodput.values())
+    # Holdfast pays 1 % for its snapshots; adaptive peers are given theirs.
+    assert goodput["holdfast"] >= 0.99 * max(goodput.values())
     assert goodput["checkpoint"] < goodput["ft-hsdp"]
 
 

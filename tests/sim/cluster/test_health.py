@@ -26,11 +26,21 @@ def test_speeds_stand_fastest_first():
     health.slow_down((0,), 2.0)
     assert health.situation().hurts == (((0, (1.0, 0.5)),),)
     assert health.situation().broken(2) == ()
-    assert health.situation().without_slow().hurts == (((0, (1.0, 1.0)),),)
+    assert health.situation().has_slow
+    assert health.situation().losses(2) == ()
     health.slow_down((0,), 1.5)
     assert health.slow[0] == 2.0
     health.speed_up((0,))
     assert health.situation().hurts == ()
+
+
+def test_losses_are_told_apart_from_slow_devices():
+    health = ClusterHealth(small_job(tensor=2))
+    health.lose((1,), KILLED)
+    assert not health.situation().has_slow
+    health.slow_down((0, 3), 2.0)
+    assert health.situation().hurts == (((0, (0.5,)), (1, (1.0, 0.5))),)
+    assert health.situation().losses(2) == (((0, (1.0,)),),)
 
 
 def test_restored_devices_are_whole_again():

@@ -1,4 +1,4 @@
-"""Holdfast's policy: nobody waits for joiners, state is lost only by losses at one time."""
+"""Holdfast's policy: no wait for joiners, state is lost only by losses at one time."""
 
 import pytest
 
@@ -6,26 +6,26 @@ from holdfast.sim.cluster.events import KILLED
 from holdfast.sim.cluster.health import ClusterDamage, ClusterHealth
 from holdfast.sim.cluster.holdfast import Holdfast, holdfast_careful
 from holdfast.sim.cluster.job import make_job
-from holdfast.sim.cluster.pace import StepTimes
+from holdfast.sim.cluster.planning import ClusterModel
 from holdfast.sim.cluster.rules import HEALTHY
 from support.sim_jobs import facts
 
-PACE = StepTimes(make_job("llama-7b", 16, micro_batches=8))
+MODEL = ClusterModel(make_job("llama-7b", 16, micro_batches=8))
 
 
 def lost(*devices: int) -> ClusterDamage:
-    health = ClusterHealth(PACE.job)
+    health = ClusterHealth(MODEL.job)
     health.lose(devices, KILLED)
     return health.situation()
 
 
 @pytest.fixture(scope="module")
 def policy():
-    return Holdfast(PACE)
+    return Holdfast(MODEL)
 
 
 def test_a_failure_stalls_shortly(policy):
-    decision = policy.decide(facts(PACE.job, lost(0)))
+    decision = policy.decide(facts(MODEL.job, lost(0)))
     assert 0.4 < decision.rate <= 1.0
     parts = dict(decision.stall)
     assert parts.keys() <= {"planning", "groups", "moving state", "lost work"}
@@ -34,41 +34,41 @@ def test_a_failure_stalls_shortly(policy):
     assert not decision.rollback
 
 
-def test_joiners_stall_nobody(policy):
-    decision = policy.decide(facts(PACE.job, ClusterDamage(), "joined"))
+def test_joiners_stall_nothing(policy):
+    decision = policy.decide(facts(MODEL.job, ClusterDamage(), "joined"))
     assert (decision.strategy, decision.stall, decision.rate) == (HEALTHY, (), 1.0)
-    assert policy.decide(facts(PACE.job, lost(0), "joined")).stall == ()
+    assert policy.decide(facts(MODEL.job, lost(0), "joined")).stall == ()
 
 
 def test_losses_one_after_the_other_lose_no_state(policy):
     both = lost(0, 1, 2, 3, 8, 9, 10)
-    later = policy.decide(facts(PACE.job, both, fresh=lost(10)))
+    later = policy.decide(facts(MODEL.job, both, fresh=lost(10)))
     assert not later.rollback
 
 
 def test_losses_at_one_time_may(policy):
     gone = lost(0, 1, 2, 3, 8, 9, 10, 11)
-    at_once = policy.decide(facts(PACE.job, gone))
+    at_once = policy.decide(facts(MODEL.job, gone))
     assert at_once.rollback or at_once.rate == 0.0
 
 
 def test_slow_and_missing_devices_are_told_apart(policy):
-    health = ClusterHealth(PACE.job)
+    health = ClusterHealth(MODEL.job)
     health.slow_down((0,), 2.0)
-    slow = policy.decide(facts(PACE.job, health.situation(), "slowed"))
+    slow = policy.decide(facts(MODEL.job, health.situation(), "slowed"))
     assert slow.rate_at_full_speed == 1.0 > slow.rate
     health.lose((8,), KILLED)
-    mixed = policy.decide(facts(PACE.job, health.situation()))
+    mixed = policy.decide(facts(MODEL.job, health.situation()))
     assert 1.0 > mixed.rate_at_full_speed >= mixed.rate
 
 
 def test_lost_work_is_a_share_of_a_step(policy):
-    assert policy.lost_work_ms() <= PACE.healthy_ms * 2
-    large = Holdfast(StepTimes(make_job("llama-7b", 1024, micro_batches=8)))
+    assert policy.lost_work_ms() <= MODEL.step_ms * 2
+    large = Holdfast(ClusterModel(make_job("llama-7b", 1024, micro_batches=8)))
     assert large.lost_work_ms() < policy.lost_work_ms()
 
 
 def test_the_careful_one_has_the_delays_of_ft_hsdp():
-    policy = holdfast_careful(PACE)
+    policy = holdfast_careful(MODEL)
     assert (policy.costs.exit_ms, policy.costs.groups_ms) == (60_000, 120_000)
-    assert sum(span for _, span in policy.decide(facts(PACE.job, lost(0))).stall) > 120_000
+    assert sum(span for _, span in policy.decide(facts(MODEL.job, lost(0))).stall) > 120_000

@@ -2,30 +2,30 @@
 
 import pytest
 
+from holdfast.planner.peers.system import RecoveryConstants
 from holdfast.sim.cluster.events import KILLED, SLOW, Cause
 from holdfast.sim.cluster.health import ClusterHealth
 from holdfast.sim.cluster.job import make_job
-from holdfast.sim.cluster.pace import NEVER, StepTimes
-from holdfast.sim.cluster.policy import Policy, PolicyConstants, describe, move_ms, stall
-from support.sim_jobs import Scripted, small_job
+from holdfast.sim.cluster.policy import Policy, describe, move_ms, stall
+from support.sim_jobs import KnownSteps, Scripted, small_job
 
-PACE = StepTimes(small_job())
+STEPS = KnownSteps(small_job())
 
 
 def test_delays_follow_the_sign_of_a_failure():
-    costs = PolicyConstants(exit_ms=300, hang_ms=9_000, slow_steps=5)
-    policy = Scripted(PACE, costs=costs)
+    costs = RecoveryConstants(exit_ms=300, hang_ms=9_000, slow_steps=5)
+    policy = Scripted(STEPS, costs=costs)
     assert policy.delay_ms(KILLED) == 300
     assert policy.delay_ms(Cause("silence", 1, "node", "hang", True)) == 9_000
-    assert policy.delay_ms(SLOW) == round(5 * PACE.healthy_ms)
+    assert policy.delay_ms(SLOW) == round(5 * STEPS.step_ms)
     assert policy.handles_slow
-    assert not Scripted(PACE).handles_slow
+    assert not Scripted(STEPS).handles_slow
 
 
-def test_what_never_ends_has_no_rate():
-    policy = Scripted(PACE)
-    assert policy.rate_of(NEVER) == 0.0
-    assert policy.rate_of(2 * PACE.healthy_ms) == 0.5
+def test_slow_devices_slow_down_until_something_is_done():
+    health = ClusterHealth(small_job())
+    health.slow_down((0,), 2.0)
+    assert Scripted(STEPS).slow_rate(health.situation()) == 0.5
 
 
 def test_a_stall_names_its_parts():
@@ -42,7 +42,7 @@ def test_situations_in_words():
 
 def test_a_policy_has_to_decide():
     with pytest.raises(TypeError, match="decide"):
-        Policy(PACE)
+        Policy(STEPS)
 
 
 def test_state_moves_at_the_published_rate():

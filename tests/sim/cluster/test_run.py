@@ -5,16 +5,18 @@ import random
 
 import pytest
 
+from holdfast.planner.peers.system import RecoveryConstants
+from holdfast.planner.peers.systems import CHECKPOINT, FT_HSDP, RESIHP
 from holdfast.sim.cluster.events import KILLED, PREEMPTED, SLOW, Cause, HardwareEvent
 from holdfast.sim.cluster.hazards import HazardRates, draw_events
 from holdfast.sim.cluster.job import make_job
-from holdfast.sim.cluster.pace import StepTimes
-from holdfast.sim.cluster.peers import checkpoint_restart, ft_hsdp, resihp
-from holdfast.sim.cluster.policy import PolicyConstants
+from holdfast.sim.cluster.peers import constants_of, peer_policy
+from holdfast.sim.cluster.planning import ClusterModel
+from holdfast.sim.cluster.rules import Replicas
 from holdfast.sim.cluster.run import RunSettings, SimulationRun
-from support.sim_jobs import HOUR, MINUTE, Scripted, small_job
+from support.sim_jobs import HOUR, MINUTE, KnownSteps, Scripted, small_job
 
-PACE = StepTimes(small_job())
+STEPS = KnownSteps(small_job())
 RESTARTED = Cause("bug", 1, "device", "exit", False)
 
 
@@ -30,13 +32,13 @@ def run(policy, *events: HardwareEvent, length_ms: int = 100_000):
 
 
 def test_without_events_everything_is_productive():
-    _, result = run(Scripted(PACE))
+    _, result = run(Scripted(STEPS))
     assert result.goodput == 1.0
     assert result.num_failures == 0
 
 
 def test_a_failure_costs_detection_stall_and_what_is_missing():
-    policy = Scripted(PACE, stall=[("groups", 4_000)])
+    policy = Scripted(STEPS, stall=[("groups", 4_000)])
     _, result = run(policy, failed(10_000, 0))
     assert [(s.start_ms, s.end_ms, s.rate) for s in result.spans] == [
         (0, 10_000, 1.0),
@@ -48,7 +50,7 @@ def test_a_failure_costs_detection_stall_and_what_is_missing():
 
 
 def test_a_failure_during_a_stall_begins_the_next():
-    policy = Scripted(PACE, stall=[("groups", 10_000)])
+    policy = Scripted(STEPS, stall=[("groups", 10_000)])
     _, result = run(policy, failed(10_000, 0), failed(15_000, 8))
     assert result.budget.lost_ms["groups"] == 4_000 + 10_000
     assert result.budget.lost_ms["detection"] == 2_000
@@ -56,28 +58,28 @@ def test_a_failure_during_a_stall_begins_the_next():
 
 
 def test_the_decision_waits_for_the_last_unknown_failure():
-    policy = Scripted(PACE)
+    policy = Scripted(STEPS)
     run(policy, failed(10_000, 0), failed(10_500, 8))
     assert [f.now_ms for f in policy.asked] == [0, 11_500]
     assert len(policy.asked[1].situation.pipelines) == 2
 
 
 def test_a_dead_device_cannot_die_again():
-    _, result = run(Scripted(PACE), failed(10_000, 0), failed(20_000, 0))
+    _, result = run(Scripted(STEPS), failed(10_000, 0), failed(20_000, 0))
     assert result.num_failures == 1
 
 
 def test_restarted_nodes_join_without_a_spare():
-    machine, result = run(Scripted(PACE, join_ms=5_000), failed(10_000, 0, cause=RESTARTED))
+    machine, result = run(Scripted(STEPS, join_ms=5_000), failed(10_000, 0, cause=RESTARTED))
     assert [r.time_ms for r in result.journal if r.event == "joined"] == [16_000]
     assert result.spans[-1].rate == 1.0
     assert machine.spares == 0
 
 
 def test_broken_nodes_wait_for_a_spare_or_their_repair():
-    _, waiting = run(Scripted(PACE, join_ms=5_000), failed(10_000, 0, last_ms=40_000))
+    _, waiting = run(Scripted(STEPS, join_ms=5_000), failed(10_000, 0, last_ms=40_000))
     assert [r.time_ms for r in waiting.journal if r.event == "joined"] == [55_000]
-    spared = StepTimes(small_job(spare_nodes=1))
+    spared = KnownSteps(small_job(spare_nodes=1))
     machine, result = run(Scripted(spared, join_ms=5_000), failed(10_000, 0, last_ms=40_000))
     assert [r.time_ms for r in result.journal if r.event == "joined"] == [16_000]
     assert machine.spares == 1  # taken, and given back by the repair
@@ -85,25 +87,25 @@ def test_broken_nodes_wait_for_a_spare_or_their_repair():
 
 def test_a_node_that_leaves_while_it_waits_is_no_spare():
     back = HardwareEvent(time_ms=20_000, kind="returned", devices=(0, 1), cause=PREEMPTED)
-    policy = Scripted(PACE)
+    policy = Scripted(STEPS)
     first = failed(10_000, 0, 1, cause=PREEMPTED)
     machine, _ = run(policy, first, back)
     assert machine.spares == 1
-    machine, _ = run(Scripted(PACE), first, back, failed(30_000, 0, 1, cause=PREEMPTED))
+    machine, _ = run(Scripted(STEPS), first, back, failed(30_000, 0, 1, cause=PREEMPTED))
     assert machine.spares == 0
 
 
 def test_absent_devices_at_the_start_cost_no_stall():
-    _, result = run(Scripted(PACE, stall=[("groups", 9_000)]), failed(0, 0))
+    _, result = run(Scripted(STEPS, stall=[("groups", 9_000)]), failed(0, 0))
     assert result.budget.lost_ms == {"missing devices": 25_000}
 
 
-def test_a_slow_device_slows_everybody_until_it_recovers():
+def test_a_slow_device_slows_the_job_until_it_recovers():
     event = HardwareEvent(
         time_ms=20_000, kind="slowed", devices=(0,), cause=SLOW, last_ms=30_000, factor=2
     )
-    _, result = run(Scripted(PACE), event)
-    assert [round(s.rate, 3) for s in result.spans] == [1.0, 0.647, 1.0]
+    _, result = run(Scripted(STEPS), event)
+    assert [round(s.rate, 3) for s in result.spans] == [1.0, 0.5, 1.0]
     assert set(result.budget.lost_ms) == {"slow devices"}
 
 
@@ -111,14 +113,15 @@ def test_who_sees_a_slow_device_gains_if_it_stays_slow():
     event = HardwareEvent(
         time_ms=20_000, kind="slowed", devices=(0,), cause=SLOW, last_ms=HOUR, factor=3.0
     )
-    _, blind = run(Scripted(PACE), event, length_ms=2 * HOUR)
-    _, seeing = run(resihp(PACE), event, length_ms=2 * HOUR)
+    model = ClusterModel(small_job())
+    _, blind = run(Scripted(model), event, length_ms=2 * HOUR)
+    _, seeing = run(peer_policy(RESIHP, model), event, length_ms=2 * HOUR)
     assert seeing.goodput > blind.goodput + 0.1
 
 
 def test_rollback_loses_what_was_not_saved():
-    costs = PolicyConstants(exit_ms=1_000, hang_ms=1_000, save_ms=500)
-    policy = Scripted(PACE, costs=costs, rollback=True)
+    costs = RecoveryConstants(exit_ms=1_000, hang_ms=1_000, save_ms=500)
+    policy = Scripted(STEPS, costs=costs, rollback=True)
     settings = RunSettings(length_ms=100_000, mtbf_ms=400_000)
     machine = SimulationRun(policy, [failed(50_000, 0)], settings)
     interval = math.sqrt(2 * 500 * 400_000)  # 20 s: checkpoints at 20 s and 40 s
@@ -133,11 +136,12 @@ def test_published_shares_with_fixed_gaps():
     length_ms = 200 * 18 * MINUTE
     events = draw_events(job, rates, length_ms, 1)
     settings = RunSettings(length_ms=length_ms, mtbf_ms=18 * MINUTE)
+    model = ClusterModel(job)
     assert SimulationRun(
-        ft_hsdp(StepTimes(job)), events, settings
+        peer_policy(FT_HSDP, model), events, settings
     ).finish().goodput == pytest.approx((8 + 7 * 11 / 12) / 18, abs=0.005)
-    sync = checkpoint_restart(StepTimes(job))
-    sync.costs = PolicyConstants(
+    sync = peer_policy(CHECKPOINT, model)
+    sync.costs = RecoveryConstants(
         exit_ms=60_000, hang_ms=0, schedule_ms=120_000, load_ms=120_000, groups_ms=300_000
     )
     assert SimulationRun(sync, events, settings).finish().goodput == pytest.approx(
@@ -164,7 +168,7 @@ def slow_reference(failures: list[tuple[int, int]], replicas: int, length_s: int
 @pytest.mark.parametrize("seed", range(6))
 def test_a_second_implementation_agrees(seed):
     chance = random.Random(seed)
-    job = small_job(spare_nodes=1000, layer_ms=0.001)
+    job = small_job(spare_nodes=1000)
     device_of = {r: list(range(8 * r, 8 * r + 8)) for r in range(4)}
     moments = sorted(chance.sample(range(10, 20_000), 25))
     failures = [(second, chance.randrange(4)) for second in moments]
@@ -176,16 +180,17 @@ def test_a_second_implementation_agrees(seed):
         device_of[replica] = [*devices[2:], *devices[:2]]
         events.append(failed(second * 1000, device))
     settings = RunSettings(length_ms=20_000_000)
-    found = SimulationRun(ft_hsdp(StepTimes(job)), events, settings).finish().goodput
+    steps = KnownSteps(job, step_ms=0.01)
+    policy = Replicas(steps, FT_HSDP.card, constants_of(FT_HSDP, steps))
+    found = SimulationRun(policy, events, settings).finish().goodput
     assert found == pytest.approx(slow_reference(failures, 4, 20_000), abs=2e-3)
 
 
 def test_every_moment_is_accounted_for():
     job = small_job(spare_nodes=2)
     events = draw_events(job, HazardRates(mtbf_ms=HOUR, slow_ms=2 * HOUR), 100 * HOUR, 5)
-    result = SimulationRun(
-        resihp(StepTimes(job)), events, RunSettings(length_ms=100 * HOUR)
-    ).finish()
+    policy = peer_policy(RESIHP, ClusterModel(job))
+    result = SimulationRun(policy, events, RunSettings(length_ms=100 * HOUR)).finish()
     assert result.spans[0].start_ms == 0
     assert result.spans[-1].end_ms == 100 * HOUR
     pairs = zip(result.spans, result.spans[1:], strict=False)

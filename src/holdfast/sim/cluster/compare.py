@@ -1,29 +1,23 @@
 """Several policies on the same failures, and how they do as clusters and failure rates grow."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from holdfast.errors import HoldfastError
-from holdfast.sim.cluster import peers
+from holdfast.planner.peers.systems import PEERS
 from holdfast.sim.cluster.events import HardwareEvent
 from holdfast.sim.cluster.holdfast import holdfast, holdfast_careful
 from holdfast.sim.cluster.job import SimulatedJob
-from holdfast.sim.cluster.pace import StepTimes
+from holdfast.sim.cluster.peers import peer_policy
+from holdfast.sim.cluster.planning import ClusterModel
 from holdfast.sim.cluster.policy import Policy
 from holdfast.sim.cluster.records import Result
 from holdfast.sim.cluster.run import RunSettings, SimulationRun
 
-Maker = Callable[[StepTimes], Policy]
+PolicyMaker = Callable[[ClusterModel], Policy]
 
-POLICIES: Mapping[str, Maker] = {
-    "checkpoint": peers.checkpoint_restart,
-    "varuna": peers.varuna,
-    "bamboo": peers.bamboo,
-    "oobleck": peers.oobleck,
-    "recycle": peers.recycle,
-    "ft-hsdp": peers.ft_hsdp,
-    "chameleon": peers.chameleon,
-    "resihp": peers.resihp,
-    "malleus": peers.malleus,
+POLICIES: Mapping[str, PolicyMaker] = {
+    **{system.key: partial(peer_policy, system) for system in PEERS},
     "holdfast-slow": holdfast_careful,
     "holdfast": holdfast,
 }
@@ -42,7 +36,7 @@ def run_policies(
     job: SimulatedJob, events: Sequence[HardwareEvent], settings: RunSettings, names: Sequence[str]
 ) -> Iterator[tuple[str, Policy, Result]]:
     """One result after the other, so that a caller can show progress."""
-    pace = StepTimes(job)
+    model = ClusterModel(job)
     for name in names:
-        policy = POLICIES[name](pace)
+        policy = POLICIES[name](model)
         yield name, policy, SimulationRun(policy, events, settings).finish()

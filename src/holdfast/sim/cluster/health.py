@@ -37,14 +37,18 @@ class ClusterDamage(msgspec.Struct, frozen=True):
             if any(len(seat) < tensor for _, seat in hurt)
         )
 
-    def without_slow(self) -> "ClusterDamage":
-        """The same losses with every remaining device at full speed."""
-        return ClusterDamage(
-            tuple(
-                (pipeline, tuple((stage, (1.0,) * len(seat)) for stage, seat in hurt))
-                for pipeline, hurt in self.pipelines
-            )
-        )
+    def losses(self, tensor: int) -> Hurts:
+        """What is left if no device were slow: the pipelines that have lost devices."""
+        hurts = []
+        for _, hurt in self.pipelines:
+            short = tuple((k, (1.0,) * len(seat)) for k, seat in hurt if len(seat) < tensor)
+            if short:
+                hurts.append(short)
+        return tuple(sorted(hurts))
+
+    @property
+    def has_slow(self) -> bool:
+        return any(speed < 1 for _, hurt in self.pipelines for _, seat in hurt for speed in seat)
 
 
 class ClusterHealth:

@@ -1,31 +1,20 @@
-"""Holdfast's own policy: the planner decides, nobody waits for joiners, lost work is a share.
+"""Holdfast's own policy: the planner decides, joiners stop no training, lost work is a share.
 
 After a failure the step under way is completed from the gradients still in memory; only the lost
-micro-batches are computed again, by everybody. A worker that returns joins in the background, unit
-by unit, and takes part from a step boundary on.
+micro-batches are computed again, by all pipelines. A worker that returns joins in the background,
+unit by unit, and takes part from a step boundary on.
 """
 
 import msgspec
 
+from holdfast.planner.peers.system import SPARE_START_MS, RecoveryConstants, SystemCard
 from holdfast.sim.cluster.detection import EXIT_MS, SLOW_STEPS, hang_ms
 from holdfast.sim.cluster.health import ClusterDamage
-from holdfast.sim.cluster.job import SimulatedJob
-from holdfast.sim.cluster.pace import StepTimes
-from holdfast.sim.cluster.planning import PlannedThroughput, PlannerAdapter
-from holdfast.sim.cluster.policy import (
-    SPARE_START_MS,
-    Card,
-    Facts,
-    Policy,
-    PolicyConstants,
-    PolicyDecision,
-    describe,
-    move_ms,
-    stall,
-)
+from holdfast.sim.cluster.planning import ClusterModel, PlannedThroughput, PlannerAdvisor
+from holdfast.sim.cluster.policy import Facts, Policy, PolicyDecision, describe, move_ms, stall
 from holdfast.sim.cluster.rules import HEALTHY
 
-CARD = Card(
+CARD = SystemCard(
     name="Holdfast",
     rule="the planner's best candidate by expected useful throughput until the next change; "
     "joiners catch up in the background",
@@ -35,9 +24,9 @@ CARD = Card(
 )
 
 
-def holdfast_costs(job: SimulatedJob, pace: StepTimes) -> PolicyConstants:
-    longest = max(pace.whole) * 2 / 3
-    return PolicyConstants(
+def holdfast_costs(model: ClusterModel) -> RecoveryConstants:
+    longest = model.stage_ms * 2 / 3
+    return RecoveryConstants(
         exit_ms=EXIT_MS,
         hang_ms=hang_ms(round(longest)),
         slow_steps=SLOW_STEPS,
@@ -52,11 +41,12 @@ def holdfast_costs(job: SimulatedJob, pace: StepTimes) -> PolicyConstants:
 
 
 class Holdfast(Policy):
-    def __init__(self, pace: StepTimes) -> None:
-        super().__init__(pace)
+    def __init__(self, model: ClusterModel) -> None:
+        super().__init__(model)
+        self.stage_ms = model.stage_ms
         self.card = CARD
-        self.costs = holdfast_costs(pace.job, pace)
-        self.adapter = PlannerAdapter(pace.job)
+        self.costs = holdfast_costs(model)
+        self.advisor = PlannerAdvisor(model)
 
     def decide(self, facts: Facts) -> PolicyDecision:
         situation = facts.situation
@@ -83,9 +73,9 @@ class Holdfast(Policy):
         """The planner's answer. It sees all losses at once; where it misses the last copy of
         something, but the losses since the last decision left one, state only has to move.
         """
-        answer = self.adapter.ask(facts.situation.hurts, facts.mtbf_ms)
+        answer = self.advisor.ask(facts.situation.hurts, facts.mtbf_ms)
         fresh = facts.fresh.hurts
-        if not answer.restores or (fresh and self.adapter.ask(fresh, facts.mtbf_ms).restores):
+        if not answer.restores or (fresh and self.advisor.ask(fresh, facts.mtbf_ms).restores):
             return answer
         return PlannedThroughput(
             "arrange",
@@ -97,18 +87,13 @@ class Holdfast(Policy):
     def _at_full_speed(
         self, situation: ClusterDamage, mtbf_ms: float, answer: PlannedThroughput
     ) -> float:
-        if not any(speed < 1 for _, hurt in situation.pipelines for _, s in hurt for speed in s):
+        if not situation.has_slow:
             return answer.rate
-        hurts = tuple(
-            hurt
-            for hurt in situation.without_slow().hurts
-            if any(len(seat) < self.job.tensor for _, seat in hurt)
-        )
-        return self.adapter.ask(hurts, mtbf_ms).rate if hurts else 1.0
+        return self.advisor.ask(situation.losses(self.job.tensor), mtbf_ms).rate
 
     def _stall(self, change: str, change_ms: int) -> tuple[tuple[str, int], ...]:
         """A planned change is prepared in the background and switched at a step boundary: only a
-        failure stops anybody. State that has to move is waited for in either case.
+        failure stops training. State that has to move is waited for in either case.
         """
         costs = self.costs
         moving = max(0, change_ms - costs.groups_ms)
@@ -124,18 +109,18 @@ class Holdfast(Policy):
     def lost_work_ms(self) -> int:
         """The micro-batches of one pipeline, spread over all others: one more passes each."""
         share = -(-self.job.micro_batches // max(1, self.job.pipelines - 1))
-        return round((share + self.job.stages - 1) * max(self.pace.whole))
+        return round((share + self.job.stages - 1) * self.stage_ms)
 
 
-def holdfast(pace: StepTimes) -> Policy:
-    return Holdfast(pace)
+def holdfast(model: ClusterModel) -> Policy:
+    return Holdfast(model)
 
 
-def holdfast_careful(pace: StepTimes) -> Policy:
+def holdfast_careful(model: ClusterModel) -> Policy:
     """The same decisions with FT-HSDP's delays: what is left if none of Holdfast's own constants
     can be kept at 100,000 devices.
     """
-    policy = Holdfast(pace)
+    policy = Holdfast(model)
     policy.card = msgspec.structs.replace(
         CARD,
         name="Holdfast, slow delays",

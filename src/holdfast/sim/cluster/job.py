@@ -11,23 +11,13 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.plan.model_catalog import llama_units, model_shape
 
-DEVICE_TFLOPS = 450.0
-"""Per device in steady state: FT-HSDP's published figure at 98,304 devices."""
-DEVICE_BYTES = 80 * 10**9
 STATE_BYTES = 18
 """Per parameter: 16-bit parameters, 32-bit gradients, master copy and two moments."""
-USABLE = 0.8
-"""Share of a device's memory for state; the rest is activations."""
-
-TENSOR_WORK, TENSOR_TALK = 7.22, 0.1114
-"""Time at tensor degree k is WORK / k (heads padded) + TALK (k - 1) / k. Fitted to the measured
-degrees 1 and 8 of a 70B model on A800 only; degrees 2 and 4 come out within 0.6 % (Malleus)."""
 
 
 class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
-    model: str = "custom"
+    model: str
     num_layers: int
-    num_heads: int
     replicas: int
     chains: int = 1
     """Pipelines in a replica."""
@@ -35,10 +25,8 @@ class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     tensor: int
     micro_batches: int
     """Per pipeline and step."""
-    layer_ms: float
-    """One layer, one micro-batch, forward and backward, at the full tensor degree."""
     layer_bytes: int = 0
-    """State of one layer; 0: memory is no limit."""
+    """State of one layer."""
     devices_per_node: int = 8
     spare_nodes: int = 0
 
@@ -73,19 +61,6 @@ class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     def node_devices(self, node: int) -> range:
         first = node * self.devices_per_node
         return range(first, min(first + self.devices_per_node, self.devices))
-
-    def fits(self, layers: int, devices: int) -> bool:
-        """Does the state of so many layers fit on a tensor group of so many devices?"""
-        return layers * self.layer_bytes <= devices * DEVICE_BYTES * USABLE
-
-    def tensor_time(self, degree: int) -> float:
-        """Time of a layer at a tensor degree, relative to the full one."""
-        return _tensor_time(degree, self.num_heads) / _tensor_time(self.tensor, self.num_heads)
-
-
-def _tensor_time(degree: int, heads: int) -> float:
-    padded = -(-heads // degree) * degree / heads
-    return TENSOR_WORK / degree * padded + TENSOR_TALK * (degree - 1) / degree
 
 
 SHAPES = {
@@ -132,18 +107,15 @@ def make_job(
         )
     if stages > shape.num_layers:
         raise HoldfastError(f"{shape.num_layers} layers cannot fill {stages} stages")
-    work = layer.forward + layer.backward_input + layer.backward_weight
     num_nodes = -(-devices // devices_per_node)
     return SimulatedJob(
         model=model,
         num_layers=shape.num_layers,
-        num_heads=shape.num_heads,
         replicas=replicas,
         chains=pipelines // replicas,
         stages=stages,
         tensor=tensor,
         micro_batches=micro_batches or 4 * stages,
-        layer_ms=1e3 * work / DEVICE_TFLOPS / tensor,
         layer_bytes=layer.num_parameters * STATE_BYTES,
         devices_per_node=devices_per_node,
         spare_nodes=usual_spares(num_nodes) if spare_nodes < 0 else spare_nodes,

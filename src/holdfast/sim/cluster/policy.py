@@ -1,69 +1,37 @@
 """A policy: facts in, a decision with its reason out.
 
 The run around it (`run.py`) keeps time, breaks devices and adds up what is lost; a policy only
-says what is done about a situation, how long nobody trains for it, and at what pace training goes
-on. Every policy sees the same events.
+says what is done about a situation, how long training stops for it, and at what pace it goes on.
+Every policy sees the same events.
 """
 
 from abc import ABC, abstractmethod
-from math import isinf
+from typing import Protocol
 
 import msgspec
 
+from holdfast.planner.peers.system import MOVE_BYTES_PER_S, RecoveryConstants, SystemCard
 from holdfast.sim.cluster.events import Cause
-from holdfast.sim.cluster.health import ClusterDamage
+from holdfast.sim.cluster.health import ClusterDamage, Hurts
 from holdfast.sim.cluster.job import SimulatedJob
-from holdfast.sim.cluster.pace import StepTimes
 
-MOVE_BYTES_PER_S = 5.3e9
-"""Of state into one node, for every policy. ResiHP: up to 15 s for 10 layers of a 32B model, that
-is 80 GB; data sheets promise far more."""
-SPARE_START_MS = 120_000
-"""Until a spare node runs, for every policy that joins nodes in the background: the scheduling
-part of FT-HSDP's synchronous recovery."""
+
+class StepModel(Protocol):
+    """What a run needs to know about the healthy job and about what nothing was done about."""
+
+    job: SimulatedJob
+
+    @property
+    def step_ms(self) -> float:
+        """A step of the healthy job."""
+
+    def slow_rate(self, hurts: Hurts) -> float:
+        """Throughput relative to the healthy job if slow devices are left alone; losses apart."""
 
 
 def move_ms(job: SimulatedJob) -> int:
     """The state of one stage into one node."""
     return round(1e3 * max(job.layer_counts) * job.layer_bytes / MOVE_BYTES_PER_S)
-
-
-class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy does, where that is written, and what its model leaves out."""
-
-    name: str
-    rule: str
-    source: str
-    limits: str
-
-
-class PolicyConstants(msgspec.Struct, frozen=True, kw_only=True):
-    """The constants of a system, in milliseconds, with their sources."""
-
-    exit_ms: int
-    """Until an ended process or closed connection is known."""
-    hang_ms: int
-    """Until silence is known."""
-    slow_steps: int = 0
-    """Steps until a slow device is known; 0: never."""
-    plan_ms: int = 0
-    schedule_ms: int = 0
-    """Until replacement nodes are there and processes started."""
-    load_ms: int = 0
-    groups_ms: int = 0
-    """Communication groups made anew."""
-    first_step_ms: int = 0
-    move_ms: int = 0
-    """State moved between devices before training goes on."""
-    join_ms: int = 0
-    """From the decision until a replaced or restarted node takes part again, in the background."""
-    join_stall_ms: int = 0
-    """What everybody waits for it then."""
-    save_ms: int = 0
-    """Training waits so long for every checkpoint."""
-    save_share: float = 0.0
-    """Share of the time that saving costs where it goes on all the time."""
-    source: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +41,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     job: SimulatedJob
     situation: ClusterDamage
     change: str
-    """started, failed, failed unused (devices nobody trains on), slowed, recovered, returned or
+    """started, failed, failed unused (devices that do not train), slowed, recovered, returned or
     joined.
     """
     cause: Cause
@@ -97,7 +65,7 @@ class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
     rate_at_full_speed: float
     """The same if no device were slow: tells missing devices from slow ones."""
     stall: tuple[tuple[str, int], ...] = ()
-    """(cause, milliseconds) in which nobody trains."""
+    """(cause, milliseconds) in which training stops."""
     rollback: bool = False
     """Go back to the last checkpoint."""
     join_ms: int = -1
@@ -109,12 +77,12 @@ class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(ABC):
     """Common to all policies. They keep no state of a run, only what they have worked out."""
 
-    card: Card
-    costs: PolicyConstants
+    card: SystemCard
+    costs: RecoveryConstants
 
-    def __init__(self, pace: StepTimes) -> None:
-        self.pace = pace
-        self.job = pace.job
+    def __init__(self, model: StepModel) -> None:
+        self.model = model
+        self.job = model.job
 
     @property
     def steady(self) -> float:
@@ -130,17 +98,18 @@ class Policy(ABC):
         """What is done now, and why."""
 
     def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
-        """Does this seat not train in this situation? A failure there interrupts nobody."""
+        """Does this seat not train in this situation? A failure there interrupts nothing."""
         return False
 
     def delay_ms(self, cause: Cause) -> int:
         """From the event until it is known."""
         if cause.sign == "slow":
-            return round(self.costs.slow_steps * self.pace.healthy_ms)
+            return round(self.costs.slow_steps * self.model.step_ms)
         return self.costs.hang_ms if cause.sign == "hang" else self.costs.exit_ms
 
-    def rate_of(self, step_ms: float) -> float:
-        return 0.0 if isinf(step_ms) else self.steady * self.pace.rate(step_ms)
+    def slow_rate(self, situation: ClusterDamage) -> float:
+        """Useful throughput while nothing is done about slow devices."""
+        return self.steady * self.model.slow_rate(situation.hurts)
 
 
 def stall(**parts: int) -> tuple[tuple[str, int], ...]:

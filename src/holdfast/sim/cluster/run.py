@@ -24,7 +24,6 @@ from holdfast.sim.cluster.events import KILLED, PREEMPTED, Cause, HardwareEvent
 from holdfast.sim.cluster.health import ClusterHealth
 from holdfast.sim.cluster.policy import Facts, Policy, PolicyDecision, describe
 from holdfast.sim.cluster.records import Result, SimulatedDecision, ThroughputSpan
-from holdfast.sim.cluster.strategies import slow_ms
 
 PRIOR_WEIGHT = 4.0
 """The assumed time between failures counts as much as so many observed ones."""
@@ -132,7 +131,7 @@ class SimulationRun:
     def _interval_ms(self) -> float:
         """Young's interval between checkpoints, for the time between failures assumed first."""
         save_ms = self.policy.costs.save_ms
-        step_ms = self.policy.pace.healthy_ms
+        step_ms = self.policy.model.step_ms
         return max(step_ms, sqrt(2 * save_ms * self.settings.mtbf_ms)) if save_ms else step_ms
 
     def _span(self, span_ms: int, rate: float) -> None:
@@ -164,7 +163,7 @@ class SimulationRun:
             returned = msgspec.structs.replace(event, kind="returned", last_ms=0)
             self._at(self.now_ms + event.last_ms, lambda: self._happen(returned))
         if not taken:
-            # Nobody was there: in a trace of spot instances a waiting node is taken away.
+            # Gone already: in a trace of spot instances a waiting node is taken away.
             self.spares -= min(self.spares, event.cause is PREEMPTED)
             return
         self._note("failed", event.devices, event.cause.name)
@@ -205,14 +204,12 @@ class SimulationRun:
         self._at(self.now_ms + delay_ms, lambda: self._learn("recovered", event.cause))
 
     def _drift(self) -> None:
-        """A device became slow and nobody knows yet: the slowest pipeline sets the pace."""
-        step_ms = slow_ms(self.policy.pace, self.health.situation().hurts)
-        if step_ms:
-            rate = 1.0 - sum(self.losses.values())
-            lost = rate - min(rate, self.policy.rate_of(step_ms))
-            self.losses = self.losses | {
-                "slow devices": self.losses.get("slow devices", 0.0) + lost
-            }
+        """A device became slow and that is not known yet: the slowest pipeline sets the pace."""
+        rate = 1.0 - sum(self.losses.values())
+        lost = rate - min(rate, self.policy.slow_rate(self.health.situation()))
+        if lost > 0:
+            slow = self.losses.get("slow devices", 0.0) + lost
+            self.losses = self.losses | {"slow devices": slow}
 
     # Decisions.
 

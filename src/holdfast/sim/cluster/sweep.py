@@ -10,12 +10,11 @@ from holdfast.sim.cluster.events import KILLED, SLOW
 from holdfast.sim.cluster.hazards import GROUP_NODES, SLOW_FACTORS, HazardRates, draw_events
 from holdfast.sim.cluster.health import ClusterDamage, ClusterHealth
 from holdfast.sim.cluster.job import SimulatedJob, usual_replicas, usual_spares
-from holdfast.sim.cluster.pace import StepTimes
+from holdfast.sim.cluster.planning import ClusterModel
 from holdfast.sim.cluster.policy import Facts, Policy
 from holdfast.sim.cluster.run import RunSettings, SimulationRun
-from holdfast.sim.cluster.strategies import slow_ms
 
-Makers = Mapping[str, Callable[[StepTimes], Policy]]
+Makers = Mapping[str, Callable[[ClusterModel], Policy]]
 
 SCALES = (1 / 64, 1 / 16, 1 / 4, 1 / 2, 1.0)
 GAPS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
@@ -68,8 +67,8 @@ def sweep_rate(
 
 def _policies(job: SimulatedJob, makers: Makers) -> dict[str, Policy]:
     """They keep no state of a run, only what they have worked out."""
-    pace = StepTimes(job)
-    return {name: maker(pace) for name, maker in makers.items()}
+    model = ClusterModel(job)
+    return {name: maker(model) for name, maker in makers.items()}
 
 
 def _goodputs(
@@ -130,8 +129,7 @@ def _cell(
 ) -> SweepCell:
     slow = not situation.broken(policy.job.tensor)
     if slow and not policy.handles_slow:
-        rate = policy.rate_of(slow_ms(policy.pace, situation.hurts))
-        return SweepCell(title, name, "not noticed", rate, 0)
+        return SweepCell(title, name, "not noticed", policy.slow_rate(situation), 0)
     facts = Facts(
         now_ms=0,
         job=policy.job,

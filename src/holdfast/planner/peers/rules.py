@@ -1,12 +1,13 @@
-"""How other systems would answer: their rules on our cost model, for comparison.
+"""The rules by which other systems choose, as functions from a search view to proposals.
 
-Every rule names its source. None is weakened; where a paper leaves something open the better
-reading is taken, and four things are given to all of them: exact minimax splits instead of their
-own heuristics, the schedule with a split backward pass, the tensor group (not the node) as the
-unit of loss, and searches without the short cuts that ours takes to be quick. What they cannot do
-stays: only the last two know slow workers, and none but ours takes a tensor group of 7.
+None is weakened; where a paper leaves something open the better reading is taken, and four things
+are given to all of them: exact minimax splits instead of their own heuristics, the schedule with a
+split backward pass, the tensor group (not the node) as the unit of loss, and searches without the
+short cuts that ours takes to be quick. What they cannot do stays: only ResiHP and Malleus know slow
+workers, and none but ours takes a tensor group of 7.
 
-Full texts of some papers were not available; the rules follow public code and abstracts.
+Full texts of some papers were not available; the rules follow public code and abstracts. Which
+system follows which rule, with its source, constants and limits, is in `systems.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +15,7 @@ from itertools import pairwise
 
 import msgspec
 
-from holdfast.planner.crossing_routes import mixed_time
-from holdfast.planner.health import Health
 from holdfast.planner.pipelines import Pipe, Sketch, Team
-from holdfast.planner.score import (
-    ChangeCosts,
-    SwitchCost,
-    estimate_change,
-    estimate_restart,
-    score_of,
-)
 from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.strategies.arrange import arrange, deal
 from holdfast.planner.strategies.repair import (
@@ -36,73 +28,6 @@ from holdfast.planner.strategies.repair import (
 )
 from holdfast.planner.strategies.reroute import migrate, reroute
 from holdfast.schedule.registry import priced_rule
-
-Rule = Callable[[SearchView], Iterator[Proposal]]
-
-
-class Peer(msgspec.Struct, frozen=True):
-    name: str
-    source: str
-    rule: Rule
-    restarts: bool = False
-    """State comes from a checkpoint at every change."""
-    sees_slow: bool = False
-
-
-class PeerAnswer(msgspec.Struct, frozen=True):
-    step_time: float
-    change: SwitchCost
-    score: float
-    strategy: str
-
-
-def answer(peer: Peer, view: SearchView, rate: float, costs: ChangeCosts) -> PeerAnswer | None:
-    """The best the peer's rule finds; None where it can run nothing."""
-    schedules = view.schedules
-    seen = view.health if peer.sees_slow else Health(view.health.dead, (), view.health.spares)
-    own = SearchView(view.plan, seen, view.cost, schedules)
-    own.thorough = True
-    best: PeerAnswer | None = None
-    for proposal in peer.rule(own):
-        found = _costed(peer, view, proposal, rate, costs)
-        if found is not None and (best is None or found.score > best.score):
-            best = found
-    return best
-
-
-def _costed(
-    peer: Peer, view: SearchView, proposal: Proposal, rate: float, costs: ChangeCosts
-) -> PeerAnswer | None:
-    """On the true health, whatever the peer knew."""
-    sketch = _as_it_is(view, proposal.sketch)
-    if proposal.refusal or (sketch is not None and view.cost.refusal(sketch)):
-        return None
-    if proposal.plan is not None:
-        time = mixed_time(view, sketch, proposal.plan)
-    elif sketch is not None:
-        time = max(view.cost.step_time(sketch), proposal.bound)
-    else:
-        return None
-    if peer.restarts and sketch is not None:
-        change = estimate_restart(view, sketch, costs)
-    else:
-        change = estimate_change(view, sketch, proposal.plan, costs)
-    score = score_of(view.total, time, rate, change.time)
-    return PeerAnswer(time, change, score, proposal.strategy)
-
-
-def _as_it_is(view: SearchView, sketch: Sketch | None) -> Sketch | None:
-    """The sketch with the true speeds of its teams."""
-    if sketch is None or not view.health.slow:
-        return sketch
-    pipes = []
-    for pipe in sketch.pipes:
-        teams = [view.team(team.workers, team.tensor, team.shard) for team in pipe.teams]
-        pipes.append(msgspec.structs.replace(pipe, teams=tuple(teams)))
-    return msgspec.structs.replace(sketch, pipes=tuple(pipes))
-
-
-# The rules.
 
 
 def _even(view: SearchView, pipes: Sequence[Pipe], kind: str) -> Sketch:
@@ -299,16 +224,3 @@ def ft_hsdp(view: SearchView) -> Iterator[Proposal]:
         if proposal.strategy == "drop the replica":
             yield proposal
     yield from _mended(view, "drop", drop)
-
-
-PEERS = (
-    Peer("checkpoint restart", "the usual practice", checkpoint_restart, restarts=True),
-    Peer("Varuna-like", "EuroSys'22; microsoft/varuna", varuna, restarts=True),
-    Peer("Bamboo-like", "NSDI'23; uclasystem/bamboo", bamboo),
-    Peer("Oobleck-like", "SOSP'23; SymbioticLab/Oobleck", oobleck),
-    Peer("ReCycle-like", "SOSP'24; abstract", recycle),
-    Peer("FT-HSDP-like", "a replica is the unit of loss", ft_hsdp),
-    Peer("Chameleon-like", "arXiv 2508.21613; a reproduction", chameleon),
-    Peer("ResiHP-like", "arXiv 2605.06374", resihp, sees_slow=True),
-    Peer("Malleus-like", "SIGMOD'25; Hetu", malleus, sees_slow=True),
-)

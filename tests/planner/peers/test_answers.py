@@ -4,16 +4,16 @@ import pytest
 
 from holdfast.planner.decision import Options, decide
 from holdfast.planner.health import Situation
-from holdfast.planner.peers import PEERS, PeerAnswer, answer
-from holdfast.planner.score import ChangeCosts
+from holdfast.planner.peers.answers import PeerAnswer, best_answer
+from holdfast.planner.peers.systems import PEERS
 from support.planning import PROFILE, small_plan, view_of
 
-BY_NAME = {peer.name: peer for peer in PEERS}
+BY_NAME = {peer.card.name: peer for peer in PEERS}
 KINDS = ("1f1b", "zero-bubble")
 
 
 def ask(name: str, view) -> PeerAnswer | None:
-    return answer(BY_NAME[name], view, 0.0, ChangeCosts())
+    return best_answer(BY_NAME[name], view, 0.0)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
