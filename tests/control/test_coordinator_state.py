@@ -20,7 +20,7 @@ def test_a_silent_process_is_not_available():
 
 
 def test_lost_for_good_is_gone_too_long_or_started_too_often():
-    job = Job(max_restarts=1, lost_after_ms=100).begin()
+    job = Job(max_restarts=0, lost_after_ms=100).begin()
     desk = job.coordinator._desk
     assert not desk.is_lost_for_good("n0.g0")
     assert desk.is_lost_for_good("n7.g0")

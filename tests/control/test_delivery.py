@@ -99,7 +99,7 @@ def test_a_name_is_started_again_as_somebody_new():
 
 
 def test_not_more_often_than_allowed():
-    job = Job(max_restarts=1).begin()
+    job = Job(max_restarts=0).begin()
     victim = job.member("n0.g0")
     del job.ledgers["n0.g0"]
     assert of(job.take(WorkerExited(victim, "SIGKILL")), Start) == []

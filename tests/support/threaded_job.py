@@ -172,7 +172,7 @@ class ThreadedJob:
     def _take_office(self) -> None:
         """A new coordinator, which knows the journal and what the agent tells it."""
         settings = ControlSettings(
-            plan=self.plan, max_restarts=5 if self.restart else 1, **self.settings
+            plan=self.plan, max_restarts=5 if self.restart else 0, **self.settings
         )
         self.coordinator = Coordinator(settings, tuple(self.journal))
         with suppress(queue.Empty):

@@ -102,7 +102,7 @@ class CoordinatorState:
 
     def may_start(self, name: str) -> bool:
         since_ms = self.now_ms - self.settings.restart_window_ms
-        return self.roster.starts_within(name, since_ms) < self.settings.max_restarts
+        return self.roster.starts_within(name, since_ms) <= self.settings.max_restarts
 
     def lost_nodes(self) -> list[str]:
         after_ms = self.settings.lost_after_ms

@@ -28,6 +28,6 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_blame: int = 3
     """A worker blamed in so many rounds of the same step is left out."""
     max_restarts: int = 5
-    """Of a worker within `restart_window_ms`."""
+    """Of a worker within `restart_window_ms`, its first start not counted."""
     restart_window_ms: int = 600_000
     rules: Rules = Rules()

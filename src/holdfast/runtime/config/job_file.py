@@ -13,12 +13,13 @@
 The types are here; how values get into them is in `settings`, what follows from them in `prepare`.
 """
 
-import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+import tomli_w
 from msgspec import Meta
 
+from holdfast.control.settings import ControlSettings
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.plan.model_catalog import LlamaShape, llama_shape
 from holdfast.runtime.faults.kinds import Fault
@@ -26,6 +27,11 @@ from holdfast.runtime.faults.kinds import Fault
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
+
+
+def default_of(settings: type[msgspec.Struct], name: str) -> Any:
+    """What a setting is where the job file does not say it: what the part that uses it says."""
+    return {field.name: field.default for field in msgspec.structs.fields(settings)}[name]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,9 +135,11 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """exact: lost micro-batches of the step in flight are computed again. fast: the step counts
     without them, at a smaller learning rate. off: a failed worker ends the job.
     """
-    max_restarts: Natural = 5
+    max_restarts: Natural = default_of(ControlSettings, "max_restarts")
     """Of a worker, of a node and of the coordinator, each within restart_window_s."""
-    restart_window_s: Annotated[float, Meta(gt=0)] = 600.0
+    restart_window_s: Annotated[float, Meta(gt=0)] = (
+        default_of(ControlSettings, "restart_window_ms") / 1000
+    )
     restart_nodes: bool = False
     """Start a node's agent again when it has ended; otherwise the node is lost."""
     heartbeat_ms: Count = 200
@@ -141,11 +149,11 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     is hung.
     """
     hang_multiple: Count = 6
-    settle_ms: Count = 50
+    settle_ms: Count = default_of(ControlSettings, "settle_ms")
     """After a broken group: how long a death may take to show."""
-    answer_ms: Count = 10_000
+    answer_ms: Count = default_of(ControlSettings, "answer_ms")
     """How long a worker may take to stop and say where it is."""
-    lost_after_ms: Count = 10_000
+    lost_after_ms: Count = default_of(ControlSettings, "lost_after_ms")
     """How long a node may be cut off while its workers go on."""
     feed_delay_ms: Natural = 0
     """For experiments: every unit that a joining worker gets is held back this long."""
@@ -226,28 +234,16 @@ ALIASES: dict[str, dict[str, str]] = {
 
 def format_job(config: JobConfig) -> str:
     """The job file that says exactly this; defaults are written out, too."""
-    lines: list[str] = []
-    for name in SECTIONS:
-        lines += [f"[{name}]", *_format_section(getattr(config, name)), ""]
-    for change in config.changes:
-        lines += ["[[change]]", f"at_step = {change.at_step}"]
-        lines += [*_format_section(change.parallel), ""]
-    for fault in config.faults:
-        lines += ["[[faults]]", *_format_section(fault), ""]
-    return "\n".join(lines)
+    tables: dict[str, Any] = {name: _table(getattr(config, name)) for name in SECTIONS}
+    tables["change"] = [
+        {"at_step": change.at_step, **_table(change.parallel)} for change in config.changes
+    ]
+    tables["faults"] = [_table(fault) for fault in config.faults]
+    return tomli_w.dumps({name: table for name, table in tables.items() if table})
 
 
-def _format_section(section: msgspec.Struct) -> list[str]:
+def _table(section: msgspec.Struct) -> dict[str, Any]:
     fields = msgspec.structs.asdict(section)
     if fields.get("plan"):
         fields = {"plan": fields["plan"]}
-    shown = {name: value for name, value in fields.items() if value is not None and value != ""}
-    return [f"{name} = {_format_value(value)}" for name, value in shown.items()]
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_format_value, value)) + "]"
-    if isinstance(value, str | bool):
-        return json.dumps(value)
-    return repr(value)
+    return {name: value for name, value in fields.items() if value is not None and value != ""}

@@ -404,7 +404,7 @@ def settings_of(spec: CoordinatorSpec) -> ControlSettings:
         answer_ms=recovery.answer_ms,
         enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),
         lost_after_ms=recovery.lost_after_ms,
-        max_restarts=recovery.max_restarts + 1,
+        max_restarts=recovery.max_restarts,
         restart_window_ms=int(1000 * recovery.restart_window_s),
     )
 
