@@ -66,7 +66,7 @@ def test_a_group_that_is_not_given_up_is_waited_for(wait):
 def test_what_is_left_behind_keeps_its_group_until_it_ends(wait):
     work, group = Slow(), Group()
     is_gone = group.is_gone
-    assert "nobody waits" in wait(work, group, lambda: True)
+    assert "is not waited for" in wait(work, group, lambda: True)
     del group
     assert not is_gone.is_set()
     work.may_end.set()

@@ -24,6 +24,7 @@ import xxhash
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
+from holdfast.engine.gloo_errors import MESSAGE_TIMED_OUT
 from holdfast.engine.tensor_parallel import ReduceOp
 from holdfast.engine.waiting import outcome, wait_for_collective, wait_for_message
 from holdfast.errors import HoldfastError, invariant
@@ -35,7 +36,6 @@ _OPS: dict[str, Any] = {
 }
 _WAKE_TAG = 2**30
 """Never used for a message: a receive on it times out, and that closes all pairs of a group."""
-_TIMED_OUT = "Timed out waiting"
 _GRACE_S = 0.05
 """How long an operation of a woken group may take to end before it is left behind."""
 
@@ -214,7 +214,7 @@ class LiveGroup:
                 knock = process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
                 knock.wait(timedelta(milliseconds=1))
             except RuntimeError as error:
-                if _TIMED_OUT in str(error):
+                if MESSAGE_TIMED_OUT in str(error):
                     return
 
     def close(self) -> None:

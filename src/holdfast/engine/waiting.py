@@ -1,15 +1,15 @@
 """Waiting for gloo, with a way out.
 
-Gloo loses operations. When a connection ends while a message is half written or half read, nobody
-tells whoever waits for that message, and no later error reaches it: it returns when its own time is
-up, minutes later. A worker that is alive would be taken for dead by then. So:
+Gloo loses operations. When a connection ends while a message is half written or half read, the
+wait for that message gets no error: it returns when its own time is up, in minutes. A live worker
+would be taken for dead by then. So:
 
-- A collective is waited for in slices, and its caller looks up between them.
-- A message cannot be (a wait for it that times out closes the whole group), so a thread of its own,
-  the porter, waits in gloo, and the caller waits for the porter, in slices, too.
-- Who looks up, finds the group given up, and has seen gloo not return for a while after that, goes
-  away. The operation stays with a porter, and with it the group, until gloo lets go of both. All
-  connections are closed by then, so nothing is written to the memory of the operation any more.
+- A collective is waited for in slices, and its caller checks between them whether to go on.
+- A message cannot be (a wait for it that times out closes the whole group), so a waiter thread
+  waits in gloo, and the caller waits for the thread, in slices.
+- A caller that finds its group given up, and gloo still waiting a while after that, leaves. The
+  operation stays with a waiter thread, and with it the group, until gloo returns. All connections
+  are closed by then, so nothing is written to the memory of the operation any more.
 """
 
 import queue
@@ -18,13 +18,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from holdfast.engine.gloo_errors import COLLECTIVE_TIMED_OUT
+
 SLICE_S = 0.05
 _SLICE = timedelta(seconds=SLICE_S)
-_TIMED_OUT = "Operation timed out!"
-"""What torch says at the end of a slice, and of nothing else."""
-
-
-LEFT_BEHIND = "it has not ended, and nobody waits for it any more"
+LEFT_BEHIND = "it has not ended, and is not waited for any more"
 
 
 def outcome(work: Any) -> str:
@@ -44,36 +42,36 @@ def wait_for_collective(work: Any, group: Any, is_given_up: Callable[[], bool]) 
         try:
             work.wait(_SLICE)
         except RuntimeError as error:
-            if not str(error).startswith(_TIMED_OUT):
+            if not str(error).startswith(COLLECTIVE_TIMED_OUT):
                 return str(error)
         else:
             return ""
         if is_given_up():
-            porter = _porter()
-            porter.take(work, group)
-            porter.leave()
+            waiter = _idle_waiter()
+            waiter.take(work, group)
+            waiter.leave()
             return LEFT_BEHIND
 
 
 def wait_for_message(work: Any, group: Any, is_given_up: Callable[[], bool]) -> str:
     """The same for a message."""
-    porter = _porter()
-    porter.take(work, group)
-    while (reason := porter.answer(SLICE_S)) is None:
+    waiter = _idle_waiter()
+    waiter.take(work, group)
+    while (reason := waiter.answer(SLICE_S)) is None:
         if is_given_up():
-            porter.leave()
+            waiter.leave()
             return LEFT_BEHIND
-    _IDLE.append(porter)
+    _IDLE.append(waiter)
     return reason
 
 
-class _Porter:
+class _WaiterThread:
     """A thread that waits for one operation after another."""
 
     def __init__(self) -> None:
         self._taken: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True, name="porter").start()
+        threading.Thread(target=self._run, daemon=True, name="waiter").start()
 
     def take(self, work: Any, group: Any) -> None:
         self._taken.put((work, group))
@@ -86,7 +84,7 @@ class _Porter:
             return None
 
     def leave(self) -> None:
-        """Nobody will ask for this porter again: what it has is its last."""
+        """End after the operation that it has."""
         self._taken.put(None)
 
     def _run(self) -> None:
@@ -96,11 +94,11 @@ class _Porter:
             self._answers.put(reason)
 
 
-_IDLE: list[_Porter] = []
+_IDLE: list[_WaiterThread] = []
 
 
-def _porter() -> _Porter:
+def _idle_waiter() -> _WaiterThread:
     try:
         return _IDLE.pop()
     except IndexError:
-        return _Porter()
+        return _WaiterThread()

@@ -6,7 +6,14 @@ import socket
 import psutil
 import pytest
 
-from holdfast.runtime.launch.fork_server import Exited, Forked, ForkServer, ForkServerGone
+from holdfast.errors import HoldfastError
+from holdfast.runtime.launch.fork_server import (
+    Exited,
+    Forked,
+    ForkServer,
+    ForkServerGone,
+    check_in_child,
+)
 from holdfast.runtime.wire.frames import FROM_WORKER, Channel
 from holdfast.runtime.wire.messages import Hello
 
@@ -80,3 +87,16 @@ def test_one_who_dies_before_it_has_read_all_does_not_take_the_fork_server_with_
     _, channel = fork()
     channel.close()
     assert isinstance(fork_server.receive(), Exited)
+
+
+def test_a_check_in_a_child_says_whether_it_passes(capfd):
+    def refuse():
+        raise HoldfastError("torch 9 is not supported")
+
+    def crash():
+        raise KeyError("x")
+
+    assert check_in_child(lambda: None)
+    assert not check_in_child(refuse)
+    assert capfd.readouterr().err == "torch 9 is not supported\n"
+    assert not check_in_child(crash)

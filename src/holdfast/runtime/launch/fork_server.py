@@ -377,6 +377,22 @@ def ignore_terminal() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def check_in_child(check: Callable[[], None], deadline_s: int = 20) -> bool:
+    """Does it pass? In a child, because it may start threads; what is wrong is printed."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1] == 0
+    code = 1
+    try:
+        signal.alarm(deadline_s)
+        check()
+        code = 0
+    except Exception as error:
+        os.write(2, f"{error if isinstance(error, HoldfastError) else repr(error)}\n".encode())
+    finally:
+        os._exit(code)
+
+
 def serve(control_fd: int, run_child: RunChild) -> None:
     # Objects made so far live for ever: no child shall collect them again, or copy their pages.
     gc.collect()
@@ -390,6 +406,9 @@ def serve(control_fd: int, run_child: RunChild) -> None:
 
 if __name__ == "__main__":
     ignore_terminal()
+    from holdfast.engine.gloo_errors import check_gloo_errors
     from holdfast.runtime.worker.main import run_worker
 
+    if not check_in_child(check_gloo_errors):
+        sys.exit(1)
     serve(int(sys.argv[1]), run_worker)
