@@ -5,7 +5,7 @@
     2    wrong usage, told in one line
     70   a bug in Holdfast: the traceback, then one line
     130  interrupted, or a job stopped by Ctrl-C (also where it stopped cleanly: it is not done)
-    141  whoever read our output went away
+    141  the reader of our output went away
     143  a job stopped by SIGTERM
 
 HOLDFAST_DEBUG=1 shows the traceback of every error.
@@ -60,7 +60,7 @@ def build_app() -> App:
 def normalise_flags(argv: Sequence[str]) -> list[str]:
     """Spell `--micro_batches=4` as `--micro-batches=4`: users know both spellings from torchrun.
 
-    Everything after `--` or after a script's name belongs to somebody else and stays as it is.
+    Everything after `--` or after a script's name is not ours and stays as it is.
     """
     tokens: list[str] = []
     ours = True

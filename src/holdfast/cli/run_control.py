@@ -35,7 +35,7 @@ def show_status(run_dir: Path, *, as_json: bool) -> None:
 def _show_end(run_dir: Path, *, as_json: bool) -> None:
     path = run_dir / REPORT
     if not path.is_file():
-        raise HoldfastError(f"{run_dir}: nobody answers, and there is no report: it was killed")
+        raise HoldfastError(f"{run_dir}: no coordinator answers and there is no report: killed")
     report = msgspec.json.decode(path.read_bytes(), type=RunReport)
     if as_json:
         print_json(report)

@@ -79,7 +79,7 @@ def watch_run(shown: Shown, console: Console) -> Iterator[OnEvent]:
 
 
 def progress_on(console: Console) -> LiveProgress | PlainProgress:
-    """A moving line where somebody looks at it, plain lines elsewhere."""
+    """A moving line on a terminal, plain lines elsewhere."""
     if console.is_terminal:
         return LiveProgress(console)
     return PlainProgress(lambda line: print(line, flush=True))

@@ -6,7 +6,8 @@
     journal.jsonl        every event, with its reason
     control.jsonl        the coordinator's own journal, from which a successor goes on
     metrics.jsonl        one line per step
-    logs/n0.g0.log       what a worker printed; also agent-n0.log and coordinator.log
+    logs/n0.g0.log       what a worker printed and logged; also agent-n0.log and coordinator.log
+    logs/n0.g0.jsonl     its log lines alone, one JSON object each
     address, secret      how `holdfast status` and `inject` reach the coordinator while it runs
     profile.json         measured times; `holdfast plan show --profile` reads it
     report.json          the summary

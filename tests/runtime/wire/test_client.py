@@ -18,5 +18,5 @@ def test_a_run_that_is_over(tmp_path):
     (tmp_path / "address").write_text(f"{host}:{port}\n")
     (tmp_path / "job.toml").write_text("[job]\nsteps = 1\n")
     write_secret(tmp_path, "x" * 32)
-    with pytest.raises(NotRunning, match=f"nobody answers at {host}:{port}"):
+    with pytest.raises(NotRunning, match=f"no coordinator answers at {host}:{port}"):
         ask(tmp_path, "status", StatusRequest(), {})

@@ -167,7 +167,7 @@ def _read_faults(entries: object, path: Path) -> Iterator[Fault]:
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:
-    """`HOLDFAST_SECTION__KEY`; other names are somebody else's."""
+    """`HOLDFAST_SECTION__KEY`; other names are not ours."""
     layer: Layer = {}
     for name, text in environment.items():
         match = re.fullmatch(PREFIX + r"([A-Z]+)__(\w+)", name)
@@ -271,7 +271,7 @@ def _toml(text: str) -> Any:
 
 
 def our_key(section: str, key: str, source: str, title: str = "") -> str:
-    """A key in our own name; refused where nobody knows it."""
+    """A key in our own name; refused where no section has it."""
     if not _knows(section, key):
         hint = nearest(key, _keys(section))
         raise HoldfastError(f"{source}: {title or f'[{section}]'} has no key {key!r}; {hint}")

@@ -5,7 +5,7 @@ from holdfast.snapshot.arena_plan import SnapshotOptions
 
 
 def snapshot_options(config: JobConfig, memory: str, checkpoints: str) -> SnapshotOptions:
-    """The same for everybody of a job; `memory`: its name there."""
+    """The same in all processes of a job; `memory`: its name there."""
     snapshot = config.snapshot
     return SnapshotOptions(
         job=memory,

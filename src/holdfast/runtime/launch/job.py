@@ -21,7 +21,7 @@ class Job(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def workers(self) -> tuple[str, ...]:
-        """Everybody with a role in any of the plans."""
+        """All workers with a role in any of the plans."""
         return tuple(dict.fromkeys(name for planned in self.plans for name in planned.plan.workers))
 
     @property

@@ -1,7 +1,7 @@
 """What the launcher and the processes it starts say to each other, over the socket of their start.
 
 The launcher outlives all of them and writes the beginning and the end of a run. The end of this
-socket is the end of the launcher, and nobody stays behind.
+socket is the end of the launcher, and of the process.
 """
 
 import asyncio

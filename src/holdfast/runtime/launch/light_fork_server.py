@@ -1,7 +1,7 @@
 """The fork server of light processes: the coordinator and the agents, which need no torch.
 
 A coordinator that was lost is back within milliseconds, because its successor is forked from here
-and has imported everything.
+and has all imports done.
 """
 
 import socket

@@ -1,5 +1,5 @@
 """The store through which workers find each other: served by the launcher, so that it outlives
-any worker, and bound to the job's interface only, since it asks nobody for a password.
+any worker, and bound to the job's interface only, since it asks for no password.
 """
 
 import socket

@@ -18,7 +18,7 @@ ANSWER_S = 10.0
 
 
 class NotRunning(HoldfastError):
-    """Nobody answers for this run."""
+    """No coordinator answers for this run."""
 
 
 def ask(
@@ -39,7 +39,7 @@ def ask(
     except ProofFailed as error:
         raise HoldfastError(f"{run_dir}: {error}") from None
     except (OSError, TimeoutError) as error:
-        raise NotRunning(f"{run_dir}: nobody answers at {host}:{port} ({error})") from None
+        raise NotRunning(f"{run_dir}: no coordinator answers at {host}:{port} ({error})") from None
 
 
 async def _ask(host: str, port: int, proof: ClientProof, message: Message, cert: str) -> ToClient:

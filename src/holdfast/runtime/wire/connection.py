@@ -2,7 +2,7 @@
 
 Whatever a stranger sends (nothing, noise, a length of a gigabyte, a wrong proof) costs a refusal
 and a line in the log, the latter at most once per address and not more than a few per second; it
-never reaches anybody who decides. A peer that has proved itself and then sends something that is
+never reaches the code that decides. A peer that has proved itself and then sends something that is
 no message is refused in the same way: its connection ends, and it may come again.
 """
 
@@ -27,7 +27,7 @@ LOG_EVERY_S = 1.0
 
 
 class Strangers:
-    """Counts who was refused, and says so without flooding the log."""
+    """Counts refused connections, and logs them without flooding the log."""
 
     def __init__(self, log: Callable[[str], object], clock: Callable[[], float]) -> None:
         self._log, self._clock = log, clock
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._unpacker: Unpacker[Any] = Unpacker(HANDSHAKE)
         self.is_open = False
-        """Both sides have proved themselves, and nobody has hung up."""
+        """Both sides have proved themselves, and none has closed it."""
 
     @property
     def address(self) -> str:

@@ -4,7 +4,7 @@
     agent <-> coordinator    TCP, after both have proved the job's secret
     client <-> coordinator   the same, for `holdfast status` and `holdfast inject`
 
-The life of a worker, as messages:
+The messages of a worker, from its start to its end:
 
     it gets                                  it sends
                                              Hello, at once
@@ -25,8 +25,8 @@ The life of a worker, as messages:
                                              Measured, Finished, StateMessage (is_done); it waits
     Leave                                    (it exits with 0)
 
-A state is told in full whenever something in it but the version changes; the version follows from
-the steps. Whoever exits without leave has failed, with Failed as its last words where it has any.
+A state is sent in full whenever something in it but the version changes; the version follows from
+the steps. A worker that exits without leave has failed; Failed is its last message if it sent any.
 """
 
 import msgspec
@@ -103,7 +103,7 @@ class StopMessage(Message, frozen=True, kw_only=True):
 
 
 class LeaveMessage(Message, frozen=True, kw_only=True):
-    """Nobody needs this worker any more."""
+    """This worker is not needed any more."""
 
 
 class FaultMessage(Message, frozen=True, kw_only=True):
@@ -190,11 +190,11 @@ class Struck(Message, frozen=True, kw_only=True):
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    """Last words before an exit."""
+    """The last message before an exit."""
 
     line: str
     is_consequence: bool
-    """A group broke: most likely because of somebody else."""
+    """A group broke: most likely because of another worker."""
 
 
 FromWorker = (
@@ -288,7 +288,7 @@ ToCoordinator = (
 
 
 class StartWorker(Message, frozen=True, kw_only=True):
-    """Start this incarnation, once whoever had the name before is reaped."""
+    """Start this incarnation, once the incarnation before it is reaped."""
 
     member: Member
 
@@ -323,7 +323,7 @@ class InjectFault(Message, frozen=True, kw_only=True):
 
 
 class StepsRecorded(Message, frozen=True, kw_only=True):
-    """All steps before this one are written down: nobody needs to tell them again."""
+    """All steps before this one are written down: they need not be sent again."""
 
     step: int
 

@@ -6,7 +6,7 @@
       | Welcome(mac, term) ---------------->|   mac over "server", term and both nonces
 
 The secret itself is never sent. Each side chose a nonce, so nothing that was recorded earlier is
-of use, and the two macs differ in their label, so nobody can be made to answer its own question.
+of use, and the two macs differ in their label, so no side can be made to answer its own question.
 The client proves first: a stranger learns nothing that it could search offline. Who can listen and
 change bytes on the way needs TLS to be kept out (job.tls_cert).
 """

@@ -1,6 +1,6 @@
-"""Between a worker's trainer and its agent: words come down, states and reports go up.
+"""Between a worker's trainer and its agent: orders come down, states and reports go up.
 
-A thread of its own listens, so that a freeze can end whatever the trainer is blocked in. If the
+A thread of its own receives, so that a freeze can end whatever the trainer is blocked in. If the
 agent is gone, the worker ends at once.
 """
 
@@ -45,7 +45,7 @@ WARM_UP_STEPS = 2
 
 
 class WorkerLink:
-    """(Link, Keeper) One worker's connection to those who decide, and to its node's memory."""
+    """(Link, Keeper) One worker's connection to the coordinator, and to its node's memory."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WorkerLink:
         self.newest_freeze = 0
         self.trainer: Trainer | None = None
         self._interrupt: Callable[[str], None] = lambda reason: None
-        self._words: queue.SimpleQueue[WorkerMessage] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[WorkerMessage] = queue.SimpleQueue()
         self._epoch = 0
         self._num_steps_of_epoch = 0
         self._warm_up: dict[Sample, deque[float]] = {}
@@ -75,23 +75,23 @@ class WorkerLink:
     def _listen(self) -> None:
         with suppress(OSError, WireError):
             while (message := self._channel.receive()) is not None:
-                self._hear(message)
+                self._receive(message)
         self._on_gone()
 
-    def _hear(self, message: ToWorker) -> None:
+    def _receive(self, message: ToWorker) -> None:
         match message:
             case FreezeMessage(freeze=freeze):
                 self.newest_freeze = max(self.newest_freeze, freeze.round)
-                self._words.put(freeze)
+                self._received.put(freeze)
                 self._interrupt(freeze.reason or f"round {freeze.round}")
             case OrderMessage(order=order):
-                self._words.put(order)
+                self._received.put(order)
             case VoidMessage(number=number, reason=reason):
-                self._words.put(Void(number, reason))
+                self._received.put(Void(number, reason))
             case messages.StopMessage(reason=reason):
-                self._words.put(Stop(reason))
+                self._received.put(Stop(reason))
             case messages.LeaveMessage():
-                self._words.put(Leave())
+                self._received.put(Leave())
             case FaultMessage(fault=fault):
                 self._on_fault(fault)
             case ArenaReady(plan=plan, path=path):
@@ -101,16 +101,16 @@ class WorkerLink:
                 if self.trainer is not None and self.trainer.snapshots is not None:
                     self.trainer.snapshots.set_every(every)
             case _:
-                raise InternalError(f"{type(message).__name__} is nothing for one who trains")
+                raise InternalError(f"{type(message).__name__} is not for a worker that trains")
 
-    # What the trainer asks for and tells.
+    # What the trainer asks for and reports.
 
     def on_freeze(self, call: Callable[[str], None]) -> None:
         self._interrupt = call
 
     def wait(self, timeout_s: float) -> WorkerMessage | None:
         try:
-            return self._words.get(timeout=timeout_s) if timeout_s else self._words.get_nowait()
+            return self._received.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
             return None
 
@@ -172,7 +172,7 @@ class WorkerLink:
     def send_measured(self, *, probe: bool) -> None:
         """The times of the epoch that ends; of its warm-up where there was nothing else.
 
-        Probing links takes everybody with a role, so all of them must want it, or none.
+        Probing links takes all workers with a role, so all of them must ask for it, or none.
         """
         trainer, plan = self.trainer, self._plan
         if trainer is None or plan is None or not self._num_steps_of_epoch:

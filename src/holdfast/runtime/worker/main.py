@@ -1,7 +1,7 @@
-"""One worker process: gets its assignment, obeys orders, trains, reports, leaves when told to.
+"""One worker process: gets its assignment, applies orders, trains, reports, leaves when told to.
 
-Forked from the fork server, so everything is imported. The main thread trains; others listen, beat,
-and build what comes next. If its agent is gone, the worker ends at once.
+Forked from the fork server, so torch and the engine are imported. The main thread trains; others
+receive, beat, and build what comes next. If its agent is gone, the worker ends at once.
 """
 
 import logging
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
-    """A worker's whole life; its exit code. `page_fd`: where it shows its progress."""
+    """Run a worker to its end; its exit code. `page_fd`: its progress page."""
     page = ProgressPage(page_fd if page_fd >= 0 else make_page_file())
     start_beating(page)
     add_step(lambda: page.read().step)
