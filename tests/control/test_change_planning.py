@@ -8,7 +8,6 @@ from holdfast.control.change_planning import (
 from holdfast.control.journal_entries import Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
-from holdfast.control.rules import Rules
 from holdfast.plan.text import format_plan, parse_plan
 from holdfast.plan.without_workers import without_workers
 from support.control_jobs import small_plan
@@ -17,7 +16,7 @@ PLAN = small_plan(2, 2)
 
 
 def past_at(gone: tuple[str, ...]) -> JournalState:
-    past = JournalState(PLAN, Rules())
+    past = JournalState(PLAN)
     plan = without_workers(PLAN, gone)[0]
     incarnations = dict.fromkeys(plan.workers, 1)
     text = FullPlan(format_plan(plan))

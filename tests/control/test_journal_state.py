@@ -12,7 +12,6 @@ from holdfast.control.journal_entries import (
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order, PlanWithout, SamePlan
 from holdfast.control.report import Member
-from holdfast.control.rules import Rules
 from holdfast.plan.text import format_plan
 from support.control_jobs import small_plan
 
@@ -25,8 +24,8 @@ def order(number: int, kind: str, plan=None) -> Order:
     return Order(number=number, kind=kind, plan=plan, incarnations=incarnations)
 
 
-def read(*entries, **rules) -> JournalState:
-    past = JournalState(PLAN, Rules(**rules))
+def read(*entries) -> JournalState:
+    past = JournalState(PLAN)
     past.read(entries)
     return past
 
@@ -44,7 +43,6 @@ def test_plans_are_told_by_their_difference():
 def test_numbers_are_never_used_twice():
     past = read(Ordered(order(1, "start")), NumberTaken(2), Ordered(order(3, "change")), Dropped(3))
     assert past.next_number() == 4
-    assert read(Ordered(order(1, "start")), NumberTaken(2), fresh_numbers=False).next_number() == 2
 
 
 def test_a_change_counts_when_all_have_entered_it():

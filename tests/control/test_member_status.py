@@ -4,7 +4,6 @@ from holdfast.control.member_status import MemberStatus
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.control.roster import Roster
-from holdfast.control.rules import Rules
 from holdfast.control.state import WorkerState
 from holdfast.plan.text import format_plan
 from support.control_jobs import small_plan
@@ -14,7 +13,7 @@ A, B = Member("n0.g0", 1), Member("n1.g0", 1)
 
 
 def make(kind: str = "start", number: int = 1) -> tuple[MemberStatus, JournalState, Roster]:
-    past, roster = JournalState(PLAN, Rules()), Roster()
+    past, roster = JournalState(PLAN), Roster()
     past.note(Ordered(order(number, kind)))
     standing = MemberStatus(past, roster)
     standing.look_at_all(0)

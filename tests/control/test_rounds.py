@@ -1,20 +1,22 @@
 """From the reports of a round to an order, or to the news that state is lost."""
 
+import pytest
+
 from holdfast.control.journal_entries import EnteredByAll, Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order, PlanWithout
 from holdfast.control.report import LOSS_ADDEND, Member, WorkerReport
 from holdfast.control.rounds import NeedsRestore, Round, RoundDecision, decide
-from holdfast.control.rules import Rules
 from holdfast.plan.text import format_plan
 from support.control_jobs import outcome, small_plan
+from support.mutants import plant
 
 PLAN = small_plan(3)
 NAMES = PLAN.workers
 
 
-def past_of(*entries, **rules) -> JournalState:
-    past = JournalState(PLAN, Rules(**rules))
+def past_of(*entries) -> JournalState:
+    past = JournalState(PLAN)
     past.read(entries)
     return past
 
@@ -113,18 +115,12 @@ def test_what_a_short_step_comes_to_is_decided_once():
     again = decided(past, *reports, mode="fast")
     assert again.target == (0, 1)
     assert again.shares["n0.g0"].recompute == {LOSS_ADDEND: (0, 1)}
-    past.rules = Rules(fixed_target=False)
-    assert decided(past, *reports, mode="fast").target == (0, 1, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        plant("fixed_target", patch)
+        assert decided(past, *reports, mode="fast").target == (0, 1, 2)
     past.note(Ordered(order(6, "change")))
     past.note(EnteredByAll(6, 7))
     assert past.target == ()
-
-
-def test_without_the_record_everybody_has_an_outcome_of_its_own():
-    past = past_of(Ordered(order(1)), outcome_record=False)
-    ahead = report("n0.g0", outcome=outcome(2))
-    made = decided(past, ahead, report("n1.g0", version=2, results=((0, 0),)))
-    assert made.shares["n1.g0"].outcome != outcome(2)
 
 
 def test_a_round_counts_the_answers_to_it_alone():

@@ -1,7 +1,6 @@
 from holdfast.control.journal_entries import Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order, PlanWithout
-from holdfast.control.rules import Rules
 from holdfast.control.snapshots import Snapshot, newest_whole
 from holdfast.control.state import Kept
 from holdfast.plan.text import format_plan
@@ -10,9 +9,9 @@ from support.control_jobs import small_plan
 PLAN = small_plan(2, 2)
 
 
-def past_of(**rules) -> JournalState:
+def past_of() -> JournalState:
     """Steps from 3 on count in epoch 2."""
-    past = JournalState(PLAN, Rules(**rules))
+    past = JournalState(PLAN)
     incarnations = dict.fromkeys(PLAN.workers, 1)
     first = Order(
         number=1, kind="start", plan=FullPlan(format_plan(PLAN)), incarnations=incarnations
@@ -42,8 +41,6 @@ def test_a_step_that_was_ended_otherwise_does_not_count():
 
 def test_parts_of_two_epochs_do_not_make_a_whole():
     assert newest_whole(past_of(), [kept(4, 1, 0), kept(4, 2, 1)]) is None
-    mixed = newest_whole(past_of(lineage=False), [kept(4, 1, 0), kept(4, 2, 1)])
-    assert mixed is not None
 
 
 def test_nothing_kept_is_nothing_to_load():

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from random import Random
 
-from holdfast.control.rules import Rules
 from holdfast.control.settings import ControlSettings
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
@@ -21,7 +20,6 @@ def make(
     other: Plan | None = None,
     spares: tuple[str, ...] = (),
     seed: int = 1,
-    rules: Rules | None = None,
     **options: object,
 ) -> World:
     plan = plan or small_plan(2, 2)
@@ -30,7 +28,7 @@ def make(
         places.setdefault(node_of(name), []).append(name)
     shape = JobShape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
     times = {"settle_ms": 20, "answer_ms": 300, "lost_after_ms": 250, "max_restarts": 100}
-    settings = ControlSettings(plan=plan, rules=rules or Rules(), **{**times, **options})
+    settings = ControlSettings(plan=plan, **{**times, **options})
     world = World(Random(seed), shape, settings, WorldDelays(), [Coverage(), *checkers])
     world.office.open()
     return world

@@ -12,19 +12,17 @@ def _option(text: str, *names: str) -> Parameter:
 def fuzz(
     *,
     seed: Annotated[int | None, _option("Run this seed only.")] = None,
-    seeds: Annotated[int, _option("How many seeds to run, from 0 on. [default: 200]")] = 200,
-    rules_off: Annotated[
-        str, _option("Rules of the protocol to leave out, by name, to see what they are good for.")
-    ] = "",
-    processes: Annotated[int, _option("Processes to use. [default: one per core]")] = 0,
+    start: Annotated[int, _option("The first seed. [default: 0]")] = 0,
+    seeds: Annotated[int, _option("How many seeds to run. [default: 200]")] = 200,
+    jobs: Annotated[int, _option("Processes to use. [default: one per core]", "--jobs", "-j")] = 0,
     json: Annotated[bool, _option("Print numbers for other programs instead.")] = False,
 ) -> int:
     """Let workers, nodes, the coordinator and the network fail in a simulated job, and check the
     promises of the design.
 
-    holdfast fuzz --seeds 2000
+    holdfast fuzz --start 1000000 --seeds 2000
     """
     from holdfast.cli.fuzz_run import run_fuzz
 
-    chosen = range(seeds) if seed is None else range(seed, seed + 1)
-    return run_fuzz(chosen, rules_off, processes, as_json=json)
+    chosen = range(start, start + seeds) if seed is None else range(seed, seed + 1)
+    return run_fuzz(chosen, jobs, as_json=json)

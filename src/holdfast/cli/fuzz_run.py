@@ -1,38 +1,54 @@
 """What `holdfast fuzz` does: run the seeds, count, and tell what broke."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from time import perf_counter
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
 
 from holdfast.errors import HoldfastError
-from holdfast.sim.fuzz.campaign import Total, add_up, rules_without, run_seeds
+from holdfast.sim.fuzz.campaign import Total, add_up, run_seeds
 from holdfast.sim.fuzz.run import Broken, FuzzRun
 
 MAX_TOLD = 20
+EXIT_INTERRUPTED = 130
 
 
-def run_fuzz(seeds: range, rules_off: str, processes: int, *, as_json: bool) -> int:
+def run_fuzz(seeds: range, num_processes: int, *, as_json: bool) -> int:
     if not seeds:
         raise HoldfastError(f"{len(seeds)} seeds: at least 1 is needed")
-    rules = rules_without(name.strip() for name in rules_off.split(",") if name.strip())
-    runs = run_seeds(seeds, rules, processes or os.cpu_count() or 1)
-    total = add_up(_shown(runs, len(seeds)))
+    begun_s = perf_counter()
+    total = add_up(_shown(run_seeds(seeds, num_processes or os.cpu_count() or 1), len(seeds)))
+    rate = total.num_runs / max(perf_counter() - begun_s, 1e-9)
+    is_cut = total.num_runs < len(seeds)
     if as_json:
-        print(msgspec.json.encode(total).decode())
+        numbers = {**msgspec.to_builtins(total), "seeds_per_s": round(rate, 1)}
+        print(msgspec.json.encode(numbers).decode())
     else:
-        _tell(total, seeds)
-    return 1 if total.broken else 0
+        _tell(total, rate)
+        if is_cut:
+            print(f"interrupted after {total.num_runs} of {len(seeds)} seeds")
+    return 1 if total.broken else EXIT_INTERRUPTED if is_cut else 0
 
 
-def _shown(runs: Iterator[FuzzRun], count: int) -> Iterator[FuzzRun]:
-    """With a bar, where somebody looks."""
+def _shown(runs: Iterator[FuzzRun], count: int) -> Generator[FuzzRun]:
+    """With a bar on a terminal. An interrupt ends the seeds, and what was done is told."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _SeedsPerSecond(),
         TimeElapsedColumn(),
     )
     console = Console(stderr=True)
@@ -40,25 +56,36 @@ def _shown(runs: Iterator[FuzzRun], count: int) -> Iterator[FuzzRun]:
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("seeds", total=count)
-        for run in runs:
-            yield run
-            bar.advance(task)
+        try:
+            for run in runs:
+                if run.broken is not None:
+                    bar.console.print(_line(run.broken), highlight=False, markup=False)
+                yield run
+                bar.advance(task)
+        except KeyboardInterrupt:
+            return
 
 
-def _tell(total: Total, seeds: range) -> None:
-    print(f"{total.num_runs} runs, {total.num_events:,} events, digest {total.digest:016x}")
+class _SeedsPerSecond(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:.0f}/s")
+
+
+def _tell(total: Total, rate: float) -> None:
+    head = f"{total.num_runs} runs, {total.num_events:,} events, digest {total.digest:016x}"
+    print(f"{head}, {rate:.1f} seeds per second")
     width = max((len(name) for name in total.coverage), default=0)
     for name, number in total.coverage.items():
         print(f"  {name:<{width}}  {number:>9,}")
     for broken in total.broken[:MAX_TOLD]:
-        _tell_broken(broken, with_trace=len(seeds) == 1)
+        print(_line(broken))
     left = len(total.broken) - MAX_TOLD
     if left > 0:
         print(f"and {left} more")
+    if total.broken:
+        print("\n".join(f"    {line}" for line in total.broken[0].trace))
     print(f"{len(total.broken)} broken promises" if total.broken else "no promise was broken")
 
 
-def _tell_broken(broken: Broken, *, with_trace: bool) -> None:
-    print(f"seed {broken.seed}: {broken.promise}: {broken.text}")
-    if with_trace:
-        print("\n".join(f"    {line}" for line in broken.trace))
+def _line(broken: Broken) -> str:
+    return f"seed {broken.seed}: {broken.promise}: {broken.text}"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.delivery import Sender
-from holdfast.control.effects import Effect, Fail, Finish, Record
+from holdfast.control.effects import Effect, Fail, Finish
 from holdfast.control.facts import (
     Fact,
     NodeConnected,
@@ -48,7 +48,6 @@ class Coordinator:
         self.settings = settings
         self._desk = CoordinatorState(settings)
         self._desk.past.read(history)
-        self._desk.inherited = dict(self._desk.past.fenced)
         self._sender = Sender(self._desk)
         self._blame = Blame(settings.max_blame)
         self._born_ms: int | None = None
@@ -82,7 +81,7 @@ class Coordinator:
         if not self._is_gathering or self._has_gathered():
             self._act()
             self._sender.send_due(touched)
-        return self._in_order(desk.effects)
+        return desk.effects
 
     def _take_over(self, now_ms: int) -> None:
         self._born_ms = now_ms
@@ -93,12 +92,6 @@ class Coordinator:
         self._expected = dict.fromkeys(desk.roster.nodes)
         if desk.past.ended is not None:
             self._say_the_end(desk.past.ended)
-
-    def _in_order(self, effects: list[Effect]) -> list[Effect]:
-        if self.settings.rules.journal_first:
-            return effects
-        entries = [effect for effect in effects if isinstance(effect, Record)]
-        return [e for e in effects if not isinstance(e, Record)] + list(entries)
 
     # Facts
 
@@ -146,10 +139,9 @@ class Coordinator:
         desk = self._desk
         self._sender.forget(fact.node)
         vanished = dict.fromkeys(desk.roster.connect(fact))
-        if desk.rules.level_restart or not self._is_gathering:
-            here = [state.member for state in fact.workers]
-            missing = [m for m in self._members_on(fact.node) if m not in here]
-            vanished.update(dict.fromkeys(missing))
+        here = [state.member for state in fact.workers]
+        missing = [m for m in self._members_on(fact.node) if m not in here]
+        vanished.update(dict.fromkeys(missing))
         desk.gone.update((member, "its process is not there any more") for member in vanished)
         for state in fact.workers:
             self._told(state)
@@ -170,8 +162,7 @@ class Coordinator:
         desk.suspected.pop(state.member, None)
         if desk.round is not None and state.report is not None:
             desk.round.answered(state.report)
-        if desk.rules.level_restart or not self._is_gathering:
-            desk.standing.look_at(state.member, desk.now_ms)
+        desk.standing.look_at(state.member, desk.now_ms)
         return [state.member]
 
     # What is due
@@ -184,9 +175,7 @@ class Coordinator:
         if not is_late and any(node in desk.roster.away for node in self._expected):
             return False
         self._is_gathering = False
-        desk.changes += 1
-        if desk.rules.level_restart:
-            desk.changed()
+        desk.changed()
         return True
 
     def _act(self) -> None:

@@ -15,15 +15,12 @@ from holdfast.plan.workers import node_of
 class CoordinatorState:
     def __init__(self, settings: ControlSettings) -> None:
         self.settings = settings
-        self.rules = settings.rules
-        self.past = JournalState(settings.plan, settings.rules)
+        self.past = JournalState(settings.plan)
         self.roster = Roster()
         self.standing = MemberStatus(self.past, self.roster)
         self.round: Round | None = None
         self.shares: dict[str, Share] = {}
         """Of the last order, if it was decided in this term."""
-        self.inherited: dict[Member, str] = {}
-        """Verdicts of the coordinators before."""
         self.gone: dict[Member, str] = {}
         """Deaths that were seen and not judged yet."""
         self.suspected: dict[Member, str] = {}

@@ -23,14 +23,12 @@ from holdfast.control.journal_entries import (
 )
 from holdfast.control.order import Order, read_plan
 from holdfast.control.report import Member
-from holdfast.control.rules import Rules
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import parse_plan
 
 
 class JournalState:
-    def __init__(self, wanted: Plan, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self, wanted: Plan) -> None:
         self.term = 0
         self.number = 0
         self.started: dict[str, int] = {}
@@ -65,10 +63,8 @@ class JournalState:
                 self.number = max(self.number, number)
             case Started(member=member):
                 self.started[member.name] = member.incarnation
-                if not self.rules.incarnations:
-                    self.fenced.pop(self.same(member), None)
             case Fenced(member=member, reason=reason):
-                self.fenced[self.same(member)] = reason
+                self.fenced[member] = reason
             case Ordered(order=order, step=step, target=target):
                 self._ordered(order, step, target)
             case EnteredByAll(number=number, version=version):
@@ -108,12 +104,8 @@ class JournalState:
             self.cancelled[self.outstanding.number] = None
         self.outstanding, self.voided = None, None
 
-    def same(self, member: Member) -> Member:
-        """Who a process is."""
-        return member if self.rules.incarnations else Member(member.name, 0)
-
     def is_fenced(self, member: Member) -> bool:
-        return self.same(member) in self.fenced
+        return member in self.fenced
 
     def members(self) -> list[Member]:
         """Of the last order and of the outstanding one, fenced or not."""
@@ -124,9 +116,7 @@ class JournalState:
         return list(found)
 
     def next_number(self) -> int:
-        if self.rules.fresh_numbers:
-            return self.number + 1
-        return self.last.number + 1 if self.last is not None else 1
+        return self.number + 1
 
     def epoch_of_step(self, step: int) -> int:
         """Whose word on a step counts; 0: nobody's yet."""

@@ -57,8 +57,7 @@ def follow_change(desk: CoordinatorState) -> None:
         return
     if desk.past.voided is None:
         _void_if_pointless(desk)
-    is_given_up = not standing.unvoided or not desk.rules.one_planned
-    if desk.past.voided is not None and not standing.inside and is_given_up:
+    if desk.past.voided is not None and not standing.inside and not standing.unvoided:
         desk.record(Dropped(change.number))
         desk.decided(f"change {change.number} came to nothing", order=str(change.number))
 
@@ -97,9 +96,7 @@ def _is_quiet(desk: CoordinatorState) -> bool:
     """Is everybody of the last order in it, well, and reachable?"""
     past, standing = desk.past, desk.standing
     assert past.last is not None
-    if standing.broken or standing.stuck:
-        return False
-    if standing.unheard and desk.rules.heard_first:
+    if standing.broken or standing.stuck or standing.unheard:
         return False
     return all(
         not past.is_fenced(member) and desk.roster.is_reachable(member)

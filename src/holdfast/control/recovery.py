@@ -25,7 +25,7 @@ def begin_if_needed(desk: CoordinatorState, blame: Blame) -> None:
         accuse(desk, blame)
     number = desk.past.next_number()
     desk.record(NumberTaken(number, reason))
-    waiting = [member for member in _asked(desk) if not desk.past.is_fenced(member)]
+    waiting = [member for member in desk.past.members() if not desk.past.is_fenced(member)]
     desk.round = Round(
         number=number,
         since_ms=desk.now_ms,
@@ -37,16 +37,10 @@ def begin_if_needed(desk: CoordinatorState, blame: Blame) -> None:
     desk.changed()
 
 
-def _asked(desk: CoordinatorState) -> list[Member]:
-    assert desk.past.last is not None
-    return desk.past.members() if desk.rules.decide_all else members_of(desk.past.last)
-
-
 def _why(desk: CoordinatorState) -> str:
     past, standing = desk.past, desk.standing
     for member in standing.fenced:
-        if _redo(desk, member):
-            return f"{member} is out"
+        return f"{member} is out"
     if past.outstanding is not None and standing.inside:
         for member in standing.fenced_next:
             return f"{member} is out, and change {past.outstanding.number} was entered"
@@ -85,10 +79,6 @@ def _why_late(desk: CoordinatorState) -> str:
     return f"{late[0]} has not entered order {number} within {allowed_ms} ms"
 
 
-def _redo(desk: CoordinatorState, member: Member) -> bool:
-    return desk.rules.redo_verdict or member not in desk.inherited
-
-
 def decide_if_answered(desk: CoordinatorState, blame: Blame) -> None:
     held = desk.round
     if held is None or held.waiting or not _is_stopped(desk, held):
@@ -109,8 +99,6 @@ def _is_stopped(desk: CoordinatorState, held: Round) -> bool:
     members, so one that has answered, or is dead for sure, is enough. A verdict is no proof:
     whoever is fenced and cannot be reached may go on.
     """
-    if not desk.rules.proof:
-        return True
     last, change = desk.past.last, desk.past.outstanding
     orders = [order for order in (last, change) if order is not None]
     if change is not None and any(r.epoch == change.number for r in held.reports.values()):

@@ -62,12 +62,9 @@ def decide(
     past: JournalState, reports: Reports, number: int, mode: str
 ) -> RoundDecision | NeedsRestore:
     assert past.last is not None
-    if past.rules.final_rollback:
-        late = [str(m) for m, r in reports.items() if is_late(past, r)]
-        if late:
-            return NeedsRestore(
-                f"{', '.join(late)} never entered {past.last.kind} {past.last.number}"
-            )
+    late = [str(member) for member, report in reports.items() if is_late(past, report)]
+    if late:
+        return NeedsRestore(f"{', '.join(late)} never entered {past.last.kind} {past.last.number}")
     change = past.outstanding
     if change is None or not entered_by_all(past, change, reports):
         return _complete(past, reports, number, _base_epoch(past, reports), mode)
@@ -146,7 +143,7 @@ def _known_target(
     assert last is not None
     same_base = isinstance(last.plan, PlanWithout) and last.plan.epoch == base_epoch
     same_step = max(report.version for report in reports) == past.step
-    return past.target if same_base and same_step and past.rules.fixed_target else ()
+    return past.target if same_base and same_step else ()
 
 
 def _restricted(made: Resolution, target: tuple[int, ...], num_micro_batches: int) -> Resolution:
@@ -189,8 +186,6 @@ def _decision(
         name: made.share(name, revert=_must_revert(past, alive[name], made.base))
         for name in workers
     }
-    if not past.rules.outcome_record:
-        shares = {name: _own_outcome(share, number) for name, share in shares.items()}
     return RoundDecision(
         order=order,
         step=made.version,
@@ -207,11 +202,3 @@ def _must_revert(past: JournalState, report: WorkerReport, base_epoch: int) -> b
     if order is None or order.kind != "change" or report.epoch == base_epoch:
         return False
     return report.epoch in past.cancelled or order == past.outstanding
-
-
-def _own_outcome(share: Share, number: int) -> Share:
-    """What a worker would compute for itself: the same step, other bits."""
-    if share.outcome is None:
-        return share
-    own = msgspec.structs.replace(share.outcome, epoch=number)
-    return msgspec.structs.replace(share, outcome=own)

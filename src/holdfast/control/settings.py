@@ -4,7 +4,6 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.control.rules import Rules
 from holdfast.plan.plan import Plan
 
 
@@ -30,4 +29,3 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int = 5
     """Of a worker within `restart_window_ms`, its first start not counted."""
     restart_window_ms: int = 600_000
-    rules: Rules = Rules()

@@ -24,13 +24,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 def newest_whole(past: JournalState, kept: Iterable[Kept]) -> Snapshot | None:
     parts: dict[tuple[int, int], dict[Slot, None]] = {}
     for part in kept:
-        key = (part.version, part.epoch if past.rules.lineage else 0)
+        key = (part.version, part.epoch)
         parts.setdefault(key, {}).update(dict.fromkeys(part.slots))
     for version, epoch in sorted(parts, reverse=True):
-        if past.rules.lineage and epoch != past.epoch_of_step(version - 1):
-            continue
-        numbered = epoch or past.epoch_of_step(version - 1)
-        if numbered in past.plans and _is_whole(past, numbered, parts[version, epoch]):
+        is_ours = epoch in past.plans and epoch == past.epoch_of_step(version - 1)
+        if is_ours and _is_whole(past, epoch, parts[version, epoch]):
             return Snapshot(version, epoch)
     return None
 

@@ -8,7 +8,6 @@ from holdfast.control.journal_entries import Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
-from holdfast.control.rules import Rules
 from holdfast.control.state import WorkerState
 from holdfast.plan.build import regular_plan
 from holdfast.plan.text import format_plan
@@ -35,7 +34,7 @@ class Post:
 
 class Scene:
     def __init__(self):
-        self.past, self.states, self.post = JournalState(PLAN, Rules()), {}, Post()
+        self.past, self.states, self.post = JournalState(PLAN), {}, Post()
         self.vigil = HangMonitor(RECOVERY, self.past, self.states, self.post)
 
     def order(self, number):

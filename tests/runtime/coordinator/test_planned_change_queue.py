@@ -5,7 +5,6 @@ import pytest
 from holdfast.control.journal_entries import EnteredByAll, Ordered, Wanted
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
-from holdfast.control.rules import Rules
 from holdfast.engine.reports import Planned
 from holdfast.plan.build import regular_plan
 from holdfast.plan.text import format_plan
@@ -21,7 +20,7 @@ PLANS = (Planned(0, FIRST), Planned(5, SECOND), Planned(9, FIRST))
 
 class Story:
     def __init__(self, plans=PLANS):
-        self.past = JournalState(FIRST, Rules())
+        self.past = JournalState(FIRST)
         self.agenda = PlannedChangeQueue(plans, self.past)
 
     def order(self, number, kind, plan):

@@ -5,9 +5,7 @@ import sys
 
 import pytest
 
-from holdfast.control.rules import Rules
-from holdfast.errors import HoldfastError
-from holdfast.sim.fuzz.campaign import add_up, rules_without, run_seeds
+from holdfast.sim.fuzz.campaign import add_up, run_seeds
 
 DIGEST = """
 import json
@@ -41,9 +39,3 @@ def test_totals():
     assert total.num_runs == 3
     assert total.coverage["starts"] >= 3
     assert total.broken == ()
-
-
-def test_rules_are_left_out_by_name():
-    assert rules_without(["fresh-numbers", "lineage"]) == Rules(fresh_numbers=False, lineage=False)
-    with pytest.raises(HoldfastError, match="no rule 'luck'"):
-        rules_without(["luck"])

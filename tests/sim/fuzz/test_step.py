@@ -1,5 +1,5 @@
-from holdfast.control.rules import Rules
 from support.fuzz_worlds import at_version, make, until, worker
+from support.mutants import plant
 
 
 def test_results_hold_every_micro_batch_once():
@@ -20,8 +20,9 @@ def test_an_interrupted_step_is_completed_by_the_others():
     assert worker(world, "n2.g0").ledger.version > version
 
 
-def test_without_confirmation_somebody_agrees_before_it_has_its_results():
-    world = make(rules=Rules(confirm=False))
+def test_without_confirmation_a_worker_agrees_before_it_has_its_results(monkeypatch):
+    plant("confirm", monkeypatch)
+    world = make()
     early: list[bool] = []
 
     def look(kind, who) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from holdfast.control.journal_entries import Dropped, Fenced, JournalEntry, Ordered, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.report import Member
-from holdfast.control.rules import Rules
 from holdfast.observe.events import (
     Event,
     FaultInjected,
@@ -65,7 +64,7 @@ class RunLog:
         self.ledger = StepAggregator(backend, steps[-1].step + 1 if steps else first_step)
         self.loss = steps[-1].loss if steps else None
         """Of the last step."""
-        self.past = JournalState(wanted, Rules())
+        self.past = JournalState(wanted)
         self._seconds = seconds
         self._profiles: dict[tuple[int, str], Profile] = {}
         self.finished: dict[str, Finished] = {}

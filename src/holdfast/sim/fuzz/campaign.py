@@ -1,16 +1,14 @@
 """Many seeds on several processes. What comes out does not depend on how many."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 
 import msgspec
 
-from holdfast.control.rules import Rules
-from holdfast.errors import HoldfastError
-from holdfast.sim.fuzz.run import RULES, Broken, FuzzRun, run_seed
+from holdfast.sim.fuzz.run import Broken, FuzzRun, run_seed
 
 CHUNK = 8
 
@@ -24,19 +22,27 @@ class Total(msgspec.Struct, frozen=True):
     broken: tuple[Broken, ...]
 
 
-def run_seeds(
-    seeds: Sequence[int], rules: Rules = RULES, num_processes: int = 1
-) -> Iterator[FuzzRun]:
-    """In order of the seeds, as they are done."""
-    work = partial(run_seed, rules=rules)
+def run_seeds(seeds: Sequence[int], num_processes: int = 1) -> Iterator[FuzzRun]:
+    """In order of the seeds, as they are done. Given up early, it ends its processes."""
     if num_processes == 1 or len(seeds) <= CHUNK:
-        yield from map(work, seeds)
+        yield from map(run_seed, seeds)
         return
-    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(work, seeds, chunksize=CHUNK)
+    pool = ProcessPoolExecutor(
+        num_processes, mp_context=get_context("spawn"), initializer=_leave_interrupts
+    )
+    try:
+        yield from pool.map(run_seed, seeds, chunksize=CHUNK)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts() -> None:
+    """An interrupt from the terminal is for the process that gives out the seeds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def add_up(runs: Iterable[FuzzRun]) -> Total:
+    """What was done before an interrupt counts, too."""
     coverage: Counter[str] = Counter()
     broken: list[Broken] = []
     count = events = digest = 0
@@ -49,13 +55,3 @@ def add_up(runs: Iterable[FuzzRun]) -> Total:
             broken.append(run.broken)
     found = {name: number for name, number in sorted(coverage.items()) if number}
     return Total(count, events, digest, found, tuple(broken))
-
-
-def rules_without(names: Iterable[str]) -> Rules:
-    """All rules but these."""
-    known = Rules.__struct_fields__
-    off = [name.replace("-", "_") for name in names]
-    for name in off:
-        if name not in known:
-            raise HoldfastError(f"there is no rule {name!r}; there are {', '.join(known)}")
-    return Rules(**dict.fromkeys(off, False))

@@ -5,7 +5,6 @@ from random import Random
 import msgspec
 
 from holdfast.control.facts import StopWanted
-from holdfast.control.rules import Rules
 from holdfast.control.settings import ControlSettings
 from holdfast.errors import InternalError
 from holdfast.sim.fuzz.coverage import Coverage
@@ -21,7 +20,6 @@ from holdfast.sim.fuzz.promises.same_updates import SameUpdates
 from holdfast.sim.fuzz.shapes import draw_shape
 from holdfast.sim.fuzz.world import World, WorldDelays
 
-RULES = Rules()
 STEPS_IN_PEACE = 3
 PEACE_MS = 8_000
 """Longer than anything that the coordinator waits for, several times over."""
@@ -42,8 +40,8 @@ class FuzzRun(msgspec.Struct, frozen=True):
     broken: Broken | None = None
 
 
-def run_seed(seed: int, rules: Rules = RULES, extra: tuple[Checker, ...] = ()) -> FuzzRun:
-    world, faults, war_ms = make_world(seed, rules, extra)
+def run_seed(seed: int, extra: tuple[Checker, ...] = ()) -> FuzzRun:
+    world, faults, war_ms = make_world(seed, extra)
     broken: Broken | None = None
     try:
         _war(world, war_ms)
@@ -61,9 +59,7 @@ def run_seed(seed: int, rules: Rules = RULES, extra: tuple[Checker, ...] = ()) -
     return FuzzRun(seed, clock.num_events, clock.digest, coverage, broken)
 
 
-def make_world(
-    seed: int, rules: Rules = RULES, extra: tuple[Checker, ...] = ()
-) -> tuple[World, Faults, int]:
+def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Faults, int]:
     rng = Random(seed)
     profile = draw_profile(rng)
     checkers: list[Checker] = [
@@ -86,7 +82,6 @@ def make_world(
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
-        rules=rules,
     )
     pace = WorldDelays(
         compute_ms=rng.choice((1, 2, 5)),

@@ -159,14 +159,14 @@ class Step:
     def _has_results(self) -> bool:
         return all(slot in self.worker.results for slot in self.slots)
 
+    def _may_agree(self) -> bool:
+        """Confirm before the norm: whoever applies the step later can rely on all results."""
+        return self._has_results()
+
     def _agree_if_ready(self) -> None:
         if self._has_voted or any(passage.units for passage in self.passages):
             return
-        is_ready = self._has_results()
-        if not self.world.rules.confirm:
-            done = self.share.done if self.share is not None else ()
-            is_ready = all(slot in self._entered or slot in done for slot in self.slots)
-        if not is_ready:
+        if not self._may_agree():
             return
         self._has_voted = True
         worker = self.worker

@@ -55,7 +55,7 @@ class World:
         checkers: list[Checker],
     ) -> None:
         self.rng, self.shape, self.settings, self.pace = rng, shape, settings, pace
-        self.rules: Rules = settings.rules
+        self.rules = Rules()
         self.clock = Clock()
         self.values = Values()
         self.board = Board()
@@ -64,7 +64,7 @@ class World:
         self.losses: dict[float, tuple[int, ...]] = {}
         self.orders: dict[int, Order] = {}
         self.cuts: dict[tuple[str, str], None] = {}
-        self.past = JournalState(settings.plan, settings.rules)
+        self.past = JournalState(settings.plan)
         """What the journal says, kept by the world itself."""
         self.listeners: list[Callable[[str, Worker], None]] = []
         self.checkers = checkers
@@ -303,8 +303,7 @@ class World:
         found: dict[Element, int] = {}
         for agent in self.agents.values():
             for kept, content in agent.kept if agent.is_alive else ():
-                fits = kept.epoch == order.agreed_in or not self.rules.lineage
-                if kept.version == order.version and fits:
+                if (kept.version, kept.epoch) == (order.version, order.agreed_in):
                     found.update(content)
         needed = self.layout(order.number).held[worker.name]
         if any(element not in found for element in needed):

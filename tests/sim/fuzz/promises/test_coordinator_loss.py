@@ -1,7 +1,7 @@
 from holdfast.control import recovery
-from holdfast.control.rules import Rules
 from holdfast.sim.fuzz.promises.coordinator_loss import CoordinatorLoss
 from support.fuzz_worlds import at_version, broken_promise, make, worker
+from support.mutants import plant
 
 
 def restarted(**options):
@@ -24,9 +24,9 @@ def test_a_round_without_a_failure_is_seen(monkeypatch):
     assert broken_promise(restarted(), 12) == "P6"
 
 
-def test_sending_before_writing_is_seen():
-    world = make(CoordinatorLoss(False), rules=Rules(journal_first=False))
-    assert broken_promise(world, 3) == "P6"
+def test_sending_before_writing_is_seen(monkeypatch):
+    plant("journal_first", monkeypatch)
+    assert broken_promise(make(CoordinatorLoss(False)), 3) == "P6"
 
 
 def test_a_death_is_no_breach():

@@ -1,0 +1,383 @@
+"""The protocol with one rule left out: planted from outside, to show that each rule is needed.
+
+A mutant is a function that gets a `MonkeyPatch` and replaces one pure function or method of the
+machines, or of the symbolic worker that drives them. To plant one in a test:
+
+    def test_...(monkeypatch):
+        plant("freeze", monkeypatch)
+        assert run_seed(seed).broken is not None
+
+To add one, write it below with `@mutant`, and say in `tests/sim/fuzz/test_mutants.py` which seed
+catches it.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.control import coordinator, planned, recovery, rounds, snapshots
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.effects import Effect, Record
+from holdfast.control.joining import JoinerUnits, SourceFeed
+from holdfast.control.journal_entries import Started
+from holdfast.control.journal_state import JournalState, members_of
+from holdfast.control.member_status import MemberStatus
+from holdfast.control.order import Share
+from holdfast.control.report import Member
+from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.sim.fuzz.joins import Joining
+from holdfast.sim.fuzz.run import run_seed
+from holdfast.sim.fuzz.step import Step
+from holdfast.sim.fuzz.world import World
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(planted: Mutant) -> Mutant:
+    MUTANTS[planted.__name__] = planted
+    return planted
+
+
+def plant(name: str, patch: pytest.MonkeyPatch) -> None:
+    MUTANTS[name](patch)
+
+
+def around(patch: pytest.MonkeyPatch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """`wrapper` gets the original function first."""
+    original = getattr(owner, name)
+    patch.setattr(owner, name, lambda *args, **named: wrapper(original, *args, **named))
+
+
+# Rounds and orders
+
+
+@mutant
+def final_rollback(patch: pytest.MonkeyPatch) -> None:
+    """A rollback that not all members have entered is not ordered again."""
+    patch.setattr(rounds, "is_late", lambda *_: False)
+
+
+@mutant
+def fixed_target(patch: pytest.MonkeyPatch) -> None:
+    """What a step comes to in mode `fast` is decided anew in every round."""
+    patch.setattr(rounds, "_known_target", lambda *_: ())
+
+
+@mutant
+def outcome_record(patch: pytest.MonkeyPatch) -> None:
+    """A follower computes an outcome of its own: the same step, other bits."""
+
+    def decision(original: Any, *args: Any) -> Any:
+        made = original(*args)
+        shares = {name: own(share, made.order.number) for name, share in made.shares.items()}
+        return msgspec.structs.replace(made, shares=shares)
+
+    def own(share: Share, number: int) -> Share:
+        if share.outcome is None:
+            return share
+        outcome = msgspec.structs.replace(share.outcome, epoch=number)
+        return msgspec.structs.replace(share, outcome=outcome)
+
+    around(patch, rounds, "_decision", decision)
+
+
+@mutant
+def fresh_numbers(patch: pytest.MonkeyPatch) -> None:
+    """Numbers of changes that came to nothing are used again."""
+    patch.setattr(
+        JournalState, "next_number", lambda past: past.last.number + 1 if past.last else 1
+    )
+
+
+@mutant
+def proof(patch: pytest.MonkeyPatch) -> None:
+    """A round is decided although all members of the epoch may be alive and unaware of it."""
+    patch.setattr(recovery, "_is_stopped", lambda *_: True)
+
+
+@mutant
+def decide_all(patch: pytest.MonkeyPatch) -> None:
+    """A round is decided when the members of the last order have answered."""
+
+    def begin(original: Any, state: CoordinatorState, *args: Any) -> None:
+        before = state.round
+        original(state, *args)
+        if state.round is not None and state.round is not before:
+            asked = members_of(state.past.last)
+            state.round.waiting = {m: None for m in state.round.waiting if m in asked}
+
+    around(patch, coordinator, "begin_if_needed", begin)
+
+
+@mutant
+def redo_verdict(patch: pytest.MonkeyPatch) -> None:
+    """Verdicts of the coordinators before start no round."""
+    inherited: dict[int, dict[Member, str]] = {}
+
+    def init(original: Any, self: Coordinator, *args: Any) -> None:
+        original(self, *args)
+        inherited[id(self._desk)] = dict(self._desk.past.fenced)
+
+    def why(original: Any, state: CoordinatorState) -> str:
+        fenced = state.standing.fenced
+        old = inherited.get(id(state), {})
+        state.standing.fenced = {member: None for member in fenced if member not in old}
+        try:
+            return str(original(state))
+        finally:
+            state.standing.fenced = fenced
+
+    around(patch, Coordinator, "__init__", init)
+    around(patch, recovery, "_why", why)
+
+
+# The journal
+
+
+@mutant
+def journal_first(patch: pytest.MonkeyPatch) -> None:
+    """What is sent is made durable afterwards."""
+
+    def take(original: Any, *args: Any) -> list[Effect]:
+        effects = original(*args)
+        entries = [effect for effect in effects if isinstance(effect, Record)]
+        return [e for e in effects if not isinstance(e, Record)] + list(entries)
+
+    around(patch, Coordinator, "take", take)
+
+
+@mutant
+def level_restart(patch: pytest.MonkeyPatch) -> None:
+    """A restarted coordinator waits for events instead of acting on the states it is told."""
+
+    def members_on(original: Any, self: Coordinator, node: str) -> list[Member]:
+        return [] if self._is_gathering else list(original(self, node))
+
+    def told(original: Any, self: Coordinator, state: Any) -> Any:
+        if not self._is_gathering:
+            return original(self, state)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(MemberStatus, "look_at", lambda *_: None)
+            return original(self, state)
+
+    def has_gathered(original: Any, self: Coordinator) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(MemberStatus, "look_at_all", lambda *_: None)
+            return original(self)
+
+    around(patch, Coordinator, "_members_on", members_on)
+    around(patch, Coordinator, "_told", told)
+    around(patch, Coordinator, "_has_gathered", has_gathered)
+
+
+@mutant
+def incarnations(patch: pytest.MonkeyPatch) -> None:
+    """A name started again is the same worker."""
+
+    def is_fenced(past: JournalState, member: Member) -> bool:
+        return any(fenced.name == member.name for fenced in past.fenced)
+
+    def note(original: Any, past: JournalState, entry: Any) -> None:
+        original(past, entry)
+        if isinstance(entry, Started):
+            for member in [m for m in past.fenced if m.name == entry.member.name]:
+                del past.fenced[member]
+
+    patch.setattr(JournalState, "is_fenced", is_fenced)
+    around(patch, JournalState, "note", note)
+    patch.setattr(
+        WorkerLedger, "is_in", lambda ledger, order: ledger.member.name in order.incarnations
+    )
+
+
+# Snapshots
+
+
+@mutant
+def lineage(patch: pytest.MonkeyPatch) -> None:
+    """Parts of a snapshot go together if their versions are equal, whatever history they are of."""
+
+    def newest(past: JournalState, kept: Any) -> Any:
+        parts: dict[int, dict[Any, None]] = {}
+        for part in kept:
+            parts.setdefault(part.version, {}).update(dict.fromkeys(part.slots))
+        for version in sorted(parts, reverse=True):
+            epoch = past.epoch_of_step(version - 1)
+            if epoch in past.plans and snapshots._is_whole(past, epoch, parts[version]):
+                return snapshots.Snapshot(version, 0)
+        return None
+
+    def load(original: Any, world: World, worker: Any, order: Any) -> Any:
+        """All parts of the version, be they of which epoch they may."""
+        agents = [agent for agent in world.agents.values() if agent.is_alive]
+        before = {agent.node: agent.kept for agent in agents}
+        for agent in agents:
+            agent.kept = [
+                (msgspec.structs.replace(kept, epoch=order.agreed_in), content)
+                for kept, content in agent.kept
+            ]
+        try:
+            return original(world, worker, order)
+        finally:
+            for agent in agents:
+                agent.kept = before[agent.node]
+
+    patch.setattr(recovery, "newest_whole", newest)
+    around(patch, World, "load", load)
+
+
+# Planned changes
+
+
+@mutant
+def one_planned(patch: pytest.MonkeyPatch) -> None:
+    """The next change is ordered before all have given the last one up."""
+
+    def follow(original: Any, state: CoordinatorState) -> None:
+        unvoided, state.standing.unvoided = state.standing.unvoided, {}
+        original(state)
+        state.standing.unvoided = state.standing.unvoided or unvoided
+
+    around(patch, coordinator, "follow_change", follow)
+
+
+@mutant
+def heard_first(patch: pytest.MonkeyPatch) -> None:
+    """A change is ordered while a member has not been seen in the last order."""
+
+    def is_quiet(original: Any, state: CoordinatorState) -> bool:
+        unheard, state.standing.unheard = state.standing.unheard, {}
+        try:
+            return bool(original(state))
+        finally:
+            state.standing.unheard = unheard
+
+    around(patch, planned, "_is_quiet", is_quiet)
+
+
+@mutant
+def late_void(patch: pytest.MonkeyPatch) -> None:
+    """A vote that was given is taken back."""
+
+    def on_void(ledger: WorkerLedger, number: int) -> None:
+        ledger._void_asked = max(ledger._void_asked, number)
+        ledger._heed_void()
+
+    patch.setattr(WorkerLedger, "on_void", on_void)
+
+
+@mutant
+def keep_before(patch: pytest.MonkeyPatch) -> None:
+    """The state before a change is thrown away when the change is entered."""
+
+    def change(original: Any, ledger: WorkerLedger, *args: Any) -> None:
+        original(ledger, *args)
+        ledger.before = 0
+
+    def entered(original: Any, world: World, worker: Any, order: Any) -> None:
+        if order.kind == "change":
+            worker.state_before = None
+        original(world, worker, order)
+
+    around(patch, WorkerLedger, "_change", change)
+    around(patch, World, "entered", entered)
+
+
+# A worker's step and its reports
+
+
+@mutant
+def confirm(patch: pytest.MonkeyPatch) -> None:
+    """The agreement is entered when the own share of all exchanges is handed in."""
+
+    def may_agree(step: Step) -> bool:
+        done = step.share.done if step.share is not None else ()
+        return all(slot in step._entered or slot in done for slot in step.slots)
+
+    patch.setattr(Step, "_may_agree", may_agree)
+
+
+@mutant
+def freeze(patch: pytest.MonkeyPatch) -> None:
+    """A worker that has reported goes on in the old epoch."""
+
+    def on_freeze(original: Any, ledger: WorkerLedger, message: Any) -> Any:
+        was_frozen = ledger.is_frozen
+        report = original(ledger, message)
+        ledger.is_frozen = was_frozen if report is None else False
+        return report
+
+    around(patch, WorkerLedger, "on_freeze", on_freeze)
+
+
+@mutant
+def exact_sets(patch: pytest.MonkeyPatch) -> None:
+    """A micro-batch counts as done when its last addend is."""
+
+    def told_sums(original: Any, ledger: WorkerLedger) -> Any:
+        told = original(ledger)
+        if not told:
+            return told
+        whole = frozenset.intersection(*(frozenset(numbers) for numbers in told.values()))
+        return dict.fromkeys(told, tuple(sorted(whole)))
+
+    around(patch, WorkerLedger, "_told_sums", told_sums)
+
+
+# Joiners
+
+
+@mutant
+def joiner_versions(patch: pytest.MonkeyPatch) -> None:
+    """What has arrived at a joiner counts as current."""
+
+    def updated(units: JoinerUnits, unit: int, step: int) -> bool:
+        if unit in units._versions:
+            units._versions[unit] = step + 1
+        return unit in units._versions
+
+    patch.setattr(JoinerUnits, "updated", updated)
+    patch.setattr(
+        JoinerUnits, "is_current", lambda units, _: all(u in units._versions for u in units.units)
+    )
+    patch.setattr(
+        SourceFeed,
+        "is_current",
+        lambda feed, _: feed.is_open and all(unit in feed._held for unit in feed.units),
+    )
+
+
+@mutant
+def discard_joiners(patch: pytest.MonkeyPatch) -> None:
+    """A recovery leaves a joiner what it has fetched, of whatever history."""
+
+    def arrived(units: JoinerUnits, unit: int, version: int, _: int) -> bool:
+        units._versions[unit] = version
+        return True
+
+    def close(original: Any, joining: Joining, **named: Any) -> None:
+        units, state = joining.units, joining.state
+        original(joining, **named)
+        joining.units, joining.state = units, state
+
+    patch.setattr(JoinerUnits, "arrived", arrived)
+    patch.setattr(JoinerUnits, "forget", lambda _: None)
+    around(patch, Joining, "close", close)
+
+
+def first_seed(name: str, num_seeds: int = 500) -> int | None:
+    """The first seed that catches a mutant."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant(name, patch)
+        return next((seed for seed in range(num_seeds) if run_seed(seed).broken), None)
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or MUTANTS:
+        print(chosen, first_seed(chosen))
