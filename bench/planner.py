@@ -15,7 +15,7 @@ Goals:
     against an exhaustive search (space: `_oracle.py`) on at most 8 devices: regret 0 in 95 % of
         the cases, never above 3 %
 
-The comparison is on throughput alone, so plans with one live copy are allowed to everyone
+The comparison is on throughput alone, so plans with one live copy are allowed to all
 (`min_copies` 1); what the default of two copies costs is printed beside it.
 
 Search times: a search is one thread and waits for nothing. Its goals are decided on processor time,

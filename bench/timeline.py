@@ -267,14 +267,14 @@ def make_units(count: int) -> list[Unit]:
 def without_worker(plan: Plan, lost: str) -> Plan:
     """One stage is gone; its micro-batches pass the same stage of the other replicas in turn."""
     gone = plan.stage(lost)
-    heirs = [s for s in plan.stages if s.index == gone.index and s.name != lost]
+    others = [s for s in plan.stages if s.index == gone.index and s.name != lost]
     routes: list[Route] = []
     num_moved = 0
     for route in plan.routes:
         if any(hop.stage == lost for hop in route):
-            heir = heirs[num_moved % len(heirs)].name
+            other = others[num_moved % len(others)].name
             route = tuple(
-                Hop(heir, hop.first, hop.stop) if hop.stage == lost else hop for hop in route
+                Hop(other, hop.first, hop.stop) if hop.stage == lost else hop for hop in route
             )
             num_moved += 1
         routes.append(route)

@@ -50,7 +50,7 @@ def test_replicas_that_look_alike_share_one_shape():
     shapes = compile_shapes(program, PROFILE)
     assert [shape.parts for shape in shapes] == [(0, 1, 2, 3)]
     last = shapes[0].ends(np.array(durations)[shapes[0].ops], shapes[0].links)[shapes[0].last]
-    assert last.max() == pytest.approx(timeline.tail.computed)
+    assert last.max() == pytest.approx(timeline.epilogue.computed)
 
 
 def test_without_messages_there_are_no_links():

@@ -9,13 +9,13 @@ from holdfast.plan.actions import (
     SENDS,
     Action,
     format_line,
-    format_orders,
     parse_action,
     parse_line,
 )
 from holdfast.plan.build import regular_plan
 from holdfast.plan.lanes import layout_of
 from holdfast.schedule.orders import compute_orders
+from support.explicit_orders import format_orders
 from support.random_plans import make_units
 
 

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.actions import format_orders
 from holdfast.plan.build import regular_plan
 from holdfast.plan.lanes import layout_of
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Hop, Limits, Plan, Schedule, Stage, StateBytes
 from holdfast.plan.text import format_plan, parse_plan
 from holdfast.schedule.orders import compute_orders
+from support.explicit_orders import format_orders
 from support.random_plans import make_units, plans
 
 replace = msgspec.structs.replace

@@ -223,7 +223,7 @@ def test_the_critical_path_follows_the_later_of_two_lanes() -> None:
 
 def test_the_step_ends_with_agreement_and_optimizer() -> None:
     timeline = evaluate(even_chain(2, 2), Profile(agree=0.5, optimizer=2.0))
-    assert timeline.tail.computed == 9.0
+    assert timeline.epilogue.computed == 9.0
     assert timeline.iteration_time == 11.5
     assert timeline.spans(0)[-1] == Span(9.5, 11.5, "STEP", "", -1)
     assert timeline.gaps(0)[-1] == (9.0, 9.5)

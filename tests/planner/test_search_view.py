@@ -44,4 +44,4 @@ def test_a_pipeline_that_cannot_hold_the_model_is_none():
 def test_one_pipeline_reduces_nothing():
     view = view_of(small_plan(2, 2, 1))
     pipe = view.roster.pipes[0]
-    assert view.tail(pipe, 1) < view.tail(pipe, 2) < view.tail(pipe, 8)
+    assert view.epilogue_time(pipe, 1) < view.epilogue_time(pipe, 2) < view.epilogue_time(pipe, 8)

@@ -1,10 +1,10 @@
 """Explicit orders are taken as they stand."""
 
-from holdfast.plan.actions import format_orders
 from holdfast.plan.lanes import layout_of
 from holdfast.plan.plan import Plan, Schedule
 from holdfast.schedule.explicit import Explicit
 from holdfast.schedule.orders import compute_orders
+from support.explicit_orders import format_orders
 from support.small_plans import even_chain
 
 

@@ -72,7 +72,7 @@ def test_no_chunk_leaves_its_window_or_meets_traffic(case: tuple) -> None:
     timeline, lane, sizes, costs, limit = case
     found = place(timeline, lane, sizes, costs, limit=limit)
     gaps = timeline.gaps(lane)
-    stop = timeline.iteration_time - timeline.tail.optimizer
+    stop = timeline.iteration_time - timeline.epilogue.optimizer
     for step in found.steps:
         ends = [filled.window.end for filled in step]
         assert ends == sorted(ends)
@@ -99,7 +99,7 @@ def _assert_quiet(timeline: Timeline, lane: int, start: float, end: float) -> No
         if ours and source.workers != target.workers:
             leave, arrive = timeline.end[number], timeline.arrive[number]
             assert arrive <= start + 1e-9 or leave >= end - 1e-9 or arrive == leave
-    for reduction in timeline.tail.reductions:
+    for reduction in timeline.epilogue.reductions:
         if lane in reduction.lanes:
             assert reduction.end <= start + 1e-9 or reduction.start >= end - 1e-9
 

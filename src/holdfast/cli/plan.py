@@ -205,7 +205,7 @@ def show(
     what_if: WhatIf = _DEFAULTS[2],
     output: ShowOutput = _DEFAULTS[3],
 ) -> None:
-    """Draw the timeline of one step: who computes what and when, and where workers idle.
+    """Draw the timeline of one step: what every worker computes and when, and where workers idle.
 
     holdfast plan show --replicas 2 --stages 4 --micro-batches 16 --forward 1 --backward 2
     """

@@ -175,7 +175,7 @@ def _link(costs: CostOptions, link: Link) -> Link:
 
 
 def describe_costs(costs: CostOptions, shape: ShapeOptions, profile: Profile) -> str:
-    """Where the costs come from, so that nobody takes assumed times for measured ones."""
+    """Where the costs come from, so that assumed times are not taken for measured ones."""
     if profile.worker is not None and costs.forward is not None:
         backward = profile.worker.backward_input + profile.worker.backward_weight
         words = f"forward {costs.forward:g}, backward {backward:g} per worker and micro-batch"

@@ -256,13 +256,13 @@ def show(case: Case, found: list[tuple[str, Policy, Result]], console: Console) 
 def _row(policy: Policy, result: Result) -> tuple[str, ...]:
     stalls = sorted(result.stalls_ms)
     lost = sorted(result.budget.lost_ms, key=lambda cause: -result.budget.share(cause))
-    told = ", ".join(f"{cause} {format_share(result.budget.share(cause))}" for cause in lost[:3])
+    words = ", ".join(f"{cause} {format_share(result.budget.share(cause))}" for cause in lost[:3])
     return (
         policy.card.name,
         format_share(result.goodput),
         str(result.num_failures),
         _words(stalls[len(stalls) // 2]) if stalls else "-",
-        told,
+        words,
     )
 
 

@@ -108,7 +108,7 @@ class Predictor:
         self.work = work_of(self.program, costs)
         self.shapes = compile_shapes(self.program, profile)
         timeline = run(self.program, [costs.duration(op) for op in self.program.ops], costs)
-        self.tail = timeline.tail.end - timeline.tail.computed
+        self.tail = timeline.epilogue.end - timeline.epilogue.computed
         """Reduction, agreement and update that no computation hides; the rest of it is learned."""
         self._op_order = [self.work.model[shape.ops] for shape in self.shapes]
         self._op_batch = [self.work.micro_batch[shape.ops] for shape in self.shapes]

@@ -201,7 +201,7 @@ def _reductions(timeline: Timeline, lane: int) -> tuple[Bar, ...]:
     units = timeline.layout.plan.units
     return tuple(
         Bar(start=done.start, end=done.end, kind="REDUCE", stage=units[done.unit].name)
-        for done in timeline.tail.reductions
+        for done in timeline.epilogue.reductions
         if lane in done.lanes
     )
 

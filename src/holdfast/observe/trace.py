@@ -72,7 +72,7 @@ def _slices(timeline: Timeline, scale: float) -> Iterator[TraceEvent]:
         for worker in workers:
             yield from ({**event, **_place(worker)} for event in [*work, *idle])
     units = timeline.layout.plan.units
-    for done in timeline.tail.reductions:
+    for done in timeline.epilogue.reductions:
         event = _slice(f"reduce {units[done.unit].name}", "reduce", done.start, done.end, scale)
         yield from _beside(timeline, event, done.lanes)
 

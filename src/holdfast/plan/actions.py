@@ -15,12 +15,12 @@ worker's step.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder
+from holdfast.plan.lanes import LaneLayout, LaneOrder
 
 COMPUTE = ("F", "B", "I", "W")
 SENDS = ("SF", "SB", "PUT")
@@ -72,21 +72,6 @@ def format_line(actions: Iterable[Action], only_stage: str = "") -> str:
 
 def parse_line(line: str, only_stage: str = "") -> list[Action]:
     return [parse_action(word, only_stage) for word in line.split()]
-
-
-def format_orders(layout: LaneLayout, orders: Sequence[LaneOrder]) -> tuple[tuple[str, str], ...]:
-    """Computations only, one (worker, line) pair per worker: what an explicit schedule stores."""
-    lines: dict[str, str] = {}
-    for lane, order in enumerate(orders):
-        line = format_line(to_actions(layout, order), _only_stage(layout, lane))
-        for worker in layout.lanes[lane]:
-            lines[worker] = line
-    return tuple((worker, lines[worker]) for worker in layout.plan.workers)
-
-
-def to_actions(layout: LaneLayout, order: Iterable[ComputeOp]) -> list[Action]:
-    names = [stage.name for stage in layout.plan.stages]
-    return [Action(kind, micro_batch, names[stage]) for kind, stage, micro_batch in order]
 
 
 def explicit_lines(layout: LaneLayout) -> list[list[Action]]:

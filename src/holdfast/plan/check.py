@@ -84,7 +84,7 @@ def _check_held(plan: Plan) -> None:
     if not all(held):
         number = held.index(False)
         raise HoldfastError(
-            f"unit {number} ({plan.units[number].name}) is held by nobody: "
+            f"unit {number} ({plan.units[number].name}) is held by no stage: "
             f"{sum(held)} of {len(held)} units have a stage"
         )
 

@@ -1,5 +1,5 @@
-"""The dry run: walk all workers' action lists together, as the network would, before anyone
-executes them.
+"""The dry run: walk all workers' action lists together, as the network would, before they
+are executed.
 
 Rules of the walk, those of NCCL rather than of a forgiving transport:
 
@@ -25,8 +25,8 @@ from holdfast.plan.profile import Profile
 
 
 def dry_run(plan: Plan, profile: Profile = Profile()) -> int:
-    """Walk the plan; the number of actions walked, or a HoldfastError that says who waits for
-    whom.
+    """Walk the plan; the number of actions walked, or a HoldfastError that says which
+    worker waits for which.
     """
     smaller, left = representative(plan, profile)
     try:
@@ -161,7 +161,7 @@ class _Walk:
         return True
 
     def _story(self) -> str:
-        """The cycle of waits, or the wait for somebody who has finished."""
+        """The cycle of waits, or the wait for a worker that has finished."""
         walker = next(w for w in range(len(self.names)) if self._current(w) is not None)
         seen: dict[int, int] = {}
         chain: list[int] = []
@@ -173,9 +173,9 @@ class _Walk:
                 return f"the step can never end: {self._sentence(walker)}, which has finished"
             walker = target
         cycle = chain[seen[walker] :]
-        told = "; ".join(self._sentence(member) for member in cycle[:6])
+        words = "; ".join(self._sentence(member) for member in cycle[:6])
         more = f"; and {len(cycle) - 6} more" if len(cycle) > 6 else ""
-        return f"cyclic wait: {told}{more}"
+        return f"cyclic wait: {words}{more}"
 
     def _waits_for(self, walker: int) -> int | None:
         step = self._current(walker)
@@ -192,7 +192,7 @@ class _Walk:
     def _sentence(self, walker: int) -> str:
         step, target = self._current(walker), self._waits_for(walker)
         text = step.text if step is not None else "its end"
-        other = self.names[target] if target is not None else "nobody"
+        other = self.names[target] if target is not None else "no worker"
         return f"{self.names[walker]} at {text} waits for {other}"
 
 

@@ -42,7 +42,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 def plan_exchanges(plan: Plan) -> tuple[tuple[Exchange, ...], ...]:
-    """Per unit, its exchanges in the order in which everyone starts them."""
+    """Per unit, its exchanges in the order in which all workers start them."""
     holders = HolderMap(plan)
     return tuple(unit_exchanges(holders, unit) for unit in range(len(plan.units)))
 
@@ -50,7 +50,7 @@ def plan_exchanges(plan: Plan) -> tuple[tuple[Exchange, ...], ...]:
 def restrict(
     exchanges: tuple[tuple[Exchange, ...], ...], workers: Collection[str]
 ) -> tuple[tuple[Exchange, ...], ...]:
-    """The same exchanges, numbered alike, among these workers; one that nobody is left in has no
+    """The same exchanges, numbered alike, among these workers; one without a member left has no
     members.
     """
     return tuple(

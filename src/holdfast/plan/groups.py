@@ -83,7 +83,8 @@ def _links(plan: Plan) -> Iterator[Group]:
 
 
 def transfers(source: Stage, target: Stage) -> list[tuple[str, str]]:
-    """Who sends the boundary tensor to whom: each of `target` gets it whole from one of `source`.
+    """(sender, receiver) pairs of a boundary tensor: each of `target` gets it whole from one of
+    `source`.
 
     Activations are the same on all tensor ranks of a stage, so any of them can send; senders take
     turns where the target has more workers. Shard ranks meet shard ranks, as the layout is row by

@@ -109,7 +109,7 @@ class HolderMap(msgspec.Struct, frozen=True, dict=True):
         return counts
 
     def holders(self, tensor: str) -> dict[Box, tuple[str, ...]]:
-        """Every box of a tensor that somebody holds as a whole, with its holders."""
+        """Every box of a tensor that some worker holds as a whole, with its holders."""
         spec = self.tensors[tensor]
         found: dict[Box, dict[str, None]] = {}
         for stage in self._stages_of(tensor):
@@ -152,7 +152,7 @@ def seat_key(stage: Stage, position: int) -> SeatKey:
 
 
 def refine(found: dict[Box, tuple[str, ...]]) -> tuple[Cell, ...]:
-    """Cut boxes at all their edges; pieces nobody holds are left out."""
+    """Cut boxes at all their edges; pieces without a holder are left out."""
     dims = len(next(iter(found), ()))
     edges = [sorted({edge for box in found for edge in box[dim]}) for dim in range(dims)]
     cells: list[Cell] = []

@@ -48,7 +48,7 @@ def _speeds(layout: LaneLayout, part: LanePart, slow: dict[str, float]) -> tuple
 
 
 def kind_of(layout: LaneLayout, part: LanePart) -> tuple[object, ...]:
-    """Everything about a part but its names: shapes of stages, who sits where, runs of equal
+    """Everything about a part but its names: shapes of stages, workers of each, runs of equal
     routes.
     """
     plan = layout.plan

@@ -162,7 +162,7 @@ def _stage_cost(
         )
         cost = cost.scaled(profile.tensor.get(stage.tensor, 1.0 / stage.tensor))
     if plan.schedule.recompute:
-        # Activations are computed again before the backward pass; whoever cuts it waits for that
+        # Activations are computed again before the backward pass; a split one waits for that
         # first.
         cost = UnitCost(cost.forward, cost.backward_input + cost.forward, cost.backward_weight)
     return cost

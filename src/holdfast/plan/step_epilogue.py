@@ -22,7 +22,7 @@ class UnitReduction(msgspec.Struct, frozen=True):
     end: float
 
 
-class Tail(msgspec.Struct, frozen=True):
+class StepEpilogue(msgspec.Struct, frozen=True):
     reductions: tuple[UnitReduction, ...]
     computed: float
     """When the last computation ended."""
@@ -30,14 +30,14 @@ class Tail(msgspec.Struct, frozen=True):
     optimizer: float
 
 
-def evaluate_tail(
+def evaluate_epilogue(
     layout: LaneLayout,
     lanes: Sequence[Sequence[int]],
     ops: Sequence[ComputeOp],
     start: Sequence[float],
     end: Sequence[float],
     costs: LayoutCosts,
-) -> Tail:
+) -> StepEpilogue:
     profile = costs.profile
     computed = max(end, default=0.0)
     reductions: tuple[UnitReduction, ...] = ()
@@ -46,7 +46,7 @@ def evaluate_tail(
     reduced = max((reduction.end for reduction in reductions), default=0.0)
     optimizer = optimizer_time(layout.plan, profile)
     finish = max(computed, reduced) + profile.agree + optimizer
-    return Tail(reductions, computed, finish, optimizer)
+    return StepEpilogue(reductions, computed, finish, optimizer)
 
 
 def optimizer_time(plan: Plan, profile: Profile) -> float:

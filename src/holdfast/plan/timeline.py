@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, layout_of
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import LayoutCosts, Profile, message_link, resolve
-from holdfast.plan.step_epilogue import Tail, evaluate_tail
+from holdfast.plan.step_epilogue import StepEpilogue, evaluate_epilogue
 from holdfast.schedule.orders import compute_orders
 
 
@@ -58,7 +58,7 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
     """When this one's message reaches its receiver."""
     sequence: list[int]
     """All computations in an order that respects every dependency, ties in time included."""
-    tail: Tail
+    epilogue: StepEpilogue
 
     @property
     def layout(self) -> LaneLayout:
@@ -66,7 +66,7 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def iteration_time(self) -> float:
-        return self.tail.end
+        return self.epilogue.end
 
     def spans(self, lane: int) -> list[Span]:
         """Computations of a lane in order."""
@@ -77,8 +77,9 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
             spans.append(
                 Span(self.start[number], self.end[number], kind, stages[stage].name, micro_batch)
             )
-        if self.tail.optimizer:
-            spans.append(Span(self.tail.end - self.tail.optimizer, self.tail.end, "STEP", "", -1))
+        if self.epilogue.optimizer:
+            end = self.epilogue.end
+            spans.append(Span(end - self.epilogue.optimizer, end, "STEP", "", -1))
         return spans
 
     def gaps(self, lane: int) -> list[tuple[float, float]]:
@@ -89,14 +90,14 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
             if self.start[number] > free:
                 gaps.append((free, self.start[number]))
             free = max(free, self.end[number])
-        last = self.tail.end - self.tail.optimizer
+        last = self.epilogue.end - self.epilogue.optimizer
         if last > free:
             gaps.append((free, last))
         return gaps
 
     def busy(self, lane: int) -> float:
         compute = sum(self.end[number] - self.start[number] for number in self.program.lanes[lane])
-        return compute + self.tail.optimizer
+        return compute + self.epilogue.optimizer
 
     @cached_property
     def bubble_fraction(self) -> float:
@@ -209,8 +210,8 @@ def run(program: Program, durations: Sequence[float], costs: LayoutCosts) -> Tim
     """Evaluate. `durations` has one time per computation, so measured ones can be replayed."""
     links = _channel_links(program, costs.profile)
     start, end, arrive, sequence = _advance(program, durations, links)
-    tail = evaluate_tail(program.layout, program.lanes, program.ops, start, end, costs)
-    return Timeline(program, start, end, arrive, sequence, tail)
+    epilogue = evaluate_epilogue(program.layout, program.lanes, program.ops, start, end, costs)
+    return Timeline(program, start, end, arrive, sequence, epilogue)
 
 
 def _channel_links(program: Program, profile: Profile) -> list[tuple[float, float]] | None:

@@ -7,7 +7,7 @@ cannot be moved; that is an error here, and a matter for snapshots elsewhere.
 
 `replay` plays a transition on symbolic state and proves that afterwards every worker holds
 exactly what the new plan gives it: no slice lost, none received that was already there, none
-taken from someone who never had it.
+taken from a worker that never had it.
 """
 
 from collections.abc import Collection, Iterator

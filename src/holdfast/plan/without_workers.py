@@ -17,7 +17,7 @@ def without_workers(plan: Plan, gone: Collection[str]) -> tuple[Plan, tuple[Stag
     """The plan without the stages that `gone` workers take part in, and those stages."""
     lost = tuple(stage for stage in plan.stages if any(w in gone for w in stage.workers))
     if lost and plan.schedule.is_explicit:
-        raise HoldfastError("an explicit schedule says who does what: it cannot lose workers")
+        raise HoldfastError("an explicit schedule is written for its workers: it cannot lose any")
     names = {stage.name for stage in lost}
     left = [stage for stage in plan.stages if stage.name not in names]
     load = {stage.name: 0 for stage in left}

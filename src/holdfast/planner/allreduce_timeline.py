@@ -1,9 +1,10 @@
 """Reductions over separate pipelines: when the last one ends, and roughly how long they take.
 
-The rules are those of `tail.py`: a unit is reduced over all stages that hold it when its gradients
-are ready everywhere, one unit after the other on every stage, in as many slices as its smallest
-team has workers. Stages that are exactly alike are counted, not listed, and units held by the same
-stages are looked at together, so the cost depends on the number of different pipelines.
+The rules are those of `plan/step_epilogue.py`: a unit is reduced over all stages that hold it when
+its gradients are ready everywhere, one unit after the other on every stage, in as many slices as
+its smallest team has workers. Stages that are exactly alike are counted, not listed, and units held
+by the same stages are looked at together, so the cost depends on the number of different
+pipelines.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ ReduceSpan = tuple[int, int, int, float]
 """Of a stage: first, stop, seats, the time of its last computation."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldStage(msgspec.Struct, frozen=True):
     """A stage as the reductions see it."""
 
     first: int
@@ -36,7 +37,7 @@ class Held(msgspec.Struct, frozen=True):
     """How many stages are exactly like this one."""
 
 
-class Rings:
+class AllreduceTimeline:
     def __init__(
         self,
         sizes: Sequence[int],
@@ -53,7 +54,7 @@ class Rings:
         self.link = link
         self._rough: dict[tuple[int, tuple[int, ...]], tuple[list[float], list[float]]] = {}
 
-    def end(self, held: Sequence[Held]) -> float:
+    def end(self, held: Sequence[HeldStage]) -> float:
         """When the last unit is reduced over all its holders."""
         if self.link == Link():
             return 0.0
@@ -66,7 +67,7 @@ class Rings:
                 free[n] = time + duration
         return max(free, default=0.0)
 
-    def _ready(self, held: Sequence[Held]) -> list[tuple[float, int, tuple[int, ...], float]]:
+    def _ready(self, held: Sequence[HeldStage]) -> list[tuple[float, int, tuple[int, ...], float]]:
         """(when, minus the unit, its holders, how long) of every reduction."""
         lines = [self._line(stage) for stage in held]
         ready: list[tuple[float, int, tuple[int, ...], float]] = []
@@ -76,7 +77,7 @@ class Rings:
                 continue
             seats = min([held[n].seats for n in numbers])
             work = self.gradient[first:stop]
-            # Who holds it as a later unit has it ready in the end, not after that.
+            # A stage that holds it as a later unit has it ready in the end, not after that.
             times = [
                 [a - b * at if a - b * at < end else end for at in work]
                 for a, b, end in [lines[n] for n in numbers]
@@ -89,7 +90,7 @@ class Rings:
                 ready.append((time, -unit, numbers, known[size]))
         return ready
 
-    def _line(self, held: Held) -> tuple[float, float, float]:
+    def _line(self, held: HeldStage) -> tuple[float, float, float]:
         """(a, b, end): the gradients of a unit are ready at a - b * (work of the units before it),
         and in the end.
         """
@@ -97,7 +98,7 @@ class Rings:
         slope = (held.end - held.start) / total if total else 0.0
         return held.end + slope * self.gradient[held.first], slope, held.end
 
-    def _runs(self, held: Sequence[Held]) -> list[tuple[int, int, tuple[int, ...]]]:
+    def _runs(self, held: Sequence[HeldStage]) -> list[tuple[int, int, tuple[int, ...]]]:
         """(first, stop, numbers of the stages that hold them) of units held by the same stages."""
         ends = [end for stage in held for end in (stage.first, stage.stop)]
         apart = [end for unit in self.tied for end in (unit, unit + 1)]

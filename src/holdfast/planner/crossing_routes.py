@@ -11,7 +11,7 @@ import msgspec
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Link
 from holdfast.plan.timeline import Timeline, evaluate
-from holdfast.planner.allreduce_timeline import Held
+from holdfast.planner.allreduce_timeline import HeldStage
 from holdfast.planner.pipelines import Sketch, write_plan
 from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.step_cost import PipeKind
@@ -24,13 +24,13 @@ def mixed_time(view: SearchView, others: Sketch | None, part: Plan) -> float:
     bare = msgspec.structs.replace(profile, slow=slow, reduce=Link(), update=0.0)
     timeline = evaluate(part, bare)
     held = _held(timeline)
-    ends = [timeline.tail.computed]
+    ends = [timeline.epilogue.computed]
     for (kind, count), number in _kinds(view, others).items():
         chain = cost.chain(kind, count, part.schedule.kind)
         held += cost.held_by(kind, number, chain)
         ends.append(chain.end)
     update = profile.optimizer + _update(view, others, part)
-    return max(*ends, cost.rings.end(held)) + profile.agree + update
+    return max(*ends, cost.allreduces.end(held)) + profile.agree + update
 
 
 def _kinds(view: SearchView, others: Sketch | None) -> dict[tuple[PipeKind, int], int]:
@@ -42,7 +42,7 @@ def _kinds(view: SearchView, others: Sketch | None) -> dict[tuple[PipeKind, int]
     return numbers
 
 
-def _held(timeline: Timeline) -> list[Held]:
+def _held(timeline: Timeline) -> list[HeldStage]:
     last: dict[int, tuple[float, float]] = {}
     program = timeline.program
     for order in program.lanes:
@@ -52,7 +52,7 @@ def _held(timeline: Timeline) -> list[Held]:
                 last[stage] = (timeline.start[number], timeline.end[number])
     stages = timeline.layout.plan.stages
     return [
-        Held(s.first, s.stop, s.tensor * s.shard, *last.get(n, (0.0, 0.0)))
+        HeldStage(s.first, s.stop, s.tensor * s.shard, *last.get(n, (0.0, 0.0)))
         for n, s in enumerate(stages)
     ]
 

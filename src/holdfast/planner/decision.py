@@ -39,7 +39,7 @@ from holdfast.planner.strategies.arrange import arrange, merge
 from holdfast.planner.strategies.keep import carry_on, move_micro_batches, move_units
 from holdfast.planner.strategies.redundant import add_copies
 from holdfast.planner.strategies.regular import regular
-from holdfast.planner.strategies.repair import mend
+from holdfast.planner.strategies.repair import repair_pipelines
 from holdfast.planner.strategies.reroute import migrate, reroute
 from holdfast.planner.strategies.restart import restart
 from holdfast.schedule.registry import priced_rule, rule_of
@@ -50,7 +50,7 @@ LIVE: tuple[StrategyFunction, ...] = (
     carry_on,
     move_micro_batches,
     move_units,
-    mend,
+    repair_pipelines,
     arrange,
     merge,
     regular,
@@ -309,7 +309,7 @@ def _decision(
     lost: str,
 ) -> Decision:
     chosen = ranked[winner] if winner >= 0 else None
-    told: list[Candidate] = []
+    explained: list[Candidate] = []
     for number, candidate in enumerate(ranked):
         verdict = candidate.verdict
         if number == winner:
@@ -318,9 +318,11 @@ def _decision(
             verdict = f"refused: {refused[number]}"
         elif not verdict and chosen is not None:
             verdict = _lost_by(candidate, chosen)
-        told.append(msgspec.structs.replace(candidate, verdict=verdict))
-    reason = told[winner].reason if winner >= 0 else _nothing(ranked)
-    return Decision(plan, told[winner] if winner >= 0 else None, tuple(told), lost, reason)
+        explained.append(msgspec.structs.replace(candidate, verdict=verdict))
+    reason = explained[winner].reason if winner >= 0 else _nothing(ranked)
+    return Decision(
+        plan, explained[winner] if winner >= 0 else None, tuple(explained), lost, reason
+    )
 
 
 def _lost_by(candidate: Candidate, chosen: Candidate) -> str:

@@ -1,4 +1,4 @@
-"""Hardware by name: costs of a model on devices nobody has measured it on.
+"""Hardware by name: costs of a model on devices without a measurement.
 
 Every profile made here says in `source` what was measured and what is assumed. Measured, on one
 NVIDIA H200 (torch 2.11, eager, bf16, median of 9): how long one block of Llama 7B, 13B and 70B

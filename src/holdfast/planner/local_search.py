@@ -82,12 +82,12 @@ def tuned(view: SearchView, sketch: Sketch) -> Sketch:
             for k, m in dict.fromkeys(zip(kinds, counts, strict=True))
         }
         others = [n for n in range(len(counts)) if n != slowest]
-        heir = min(others, key=lambda n: (more[kinds[n], counts[n]], n))
+        taker = min(others, key=lambda n: (more[kinds[n], counts[n]], n))
         alike = sum(time >= times[slowest] * (1 - 1e-12) for time in times)
-        if more[kinds[heir], counts[heir]] >= times[slowest] * (1 - 1e-9) or alike > 4:
+        if more[kinds[taker], counts[taker]] >= times[slowest] * (1 - 1e-9) or alike > 4:
             break
         counts[slowest] -= 1
-        counts[heir] += 1
+        counts[taker] += 1
     return msgspec.structs.replace(sketch, counts=tuple(counts))
 
 

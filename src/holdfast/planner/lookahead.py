@@ -27,17 +27,17 @@ def look_ahead(
     view: SearchView, situation: Situation, candidates: list[Candidate], answer: ThroughputAfter
 ) -> list[Candidate]:
     ranked = sorted(candidates, key=lambda c: (-c.score, c.strategy, c.reason))
-    told: list[Candidate] = []
+    explained: list[Candidate] = []
     for number, candidate in enumerate(ranked):
         if number >= NUM_AHEAD or candidate.proposal is None:
-            told.append(candidate if number < NUM_AHEAD else _scaled(candidate))
+            explained.append(candidate if number < NUM_AHEAD else _scaled(candidate))
             continue
         plan = whole_plan(view, candidate.proposal)
         after = _expected(plan, situation.health, answer)
         score = (1 - WEIGHT) * candidate.score + WEIGHT * after
         words = f"{candidate.reason}; after one more failure {after:.4g} on average"
-        told.append(msgspec.structs.replace(candidate, score=score, reason=words))
-    return told
+        explained.append(msgspec.structs.replace(candidate, score=score, reason=words))
+    return explained
 
 
 def _scaled(candidate: Candidate) -> Candidate:

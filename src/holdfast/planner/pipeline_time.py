@@ -2,8 +2,8 @@
 
 A search compares hundreds of pipelines, and most of what `timeline.py` does (names, lanes,
 routes, numbered computations) is the same for all of them. Here a pipeline is three lists of
-times and two of links. The rules are those of `orders.py` and `timeline.py`, and a test compares
-the two on random chains: they must agree to rounding.
+times and two of links. The rules are those of `schedule/` and `plan/timeline.py`, and a test
+compares the two on random chains: they must agree to rounding.
 
     1. Every stage does the forwards of its warm-up, the first stage first.
     2. Rounds, one per micro-batch, the last stage first: a forward, if any are left, which the
@@ -13,8 +13,8 @@ the two on random chains: they must agree to rounding.
 
 So a stage needs two numbers between rounds: when it is free, and when the next activation
 arrives. A round is a max-plus linear map of these numbers, the same for all rounds in which
-everyone has everything to do. Where one of them moved all numbers by the same time, the next ones
-do too, and are skipped.
+every stage has everything to do. Where one of them moved all numbers by the same time, the next
+ones do too, and are skipped.
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 A plan made of pipelines that do not touch each other is fully given by its groups, the units of
 each, and the number of micro-batches of each pipeline. Searching over these small values and
-writing the plan only in the end is what keeps a decision fast at any size: a pipeline nobody
-touched is one shared value, and equal pipelines are costed once.
+writing the plan only in the end is what keeps a decision fast at any size: a pipeline without
+a change is one shared value, and equal pipelines are costed once.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ class ChangeCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Constants of a change, in the time unit of the profile (seconds by default)."""
 
     rendezvous: float = 0.3
-    """Everyone hears of the new plan."""
+    """The new plan reaches all workers."""
     group: float = 0.04
     """One new communication group; a worker makes its groups one after the other."""
     groups_per_stage: int = 4
@@ -71,7 +71,7 @@ def estimate_change(
 
 
 def _rows(plan: Plan | None) -> list[Pipe]:
-    """The stages of a plan as single-stage rows: only who holds what counts here."""
+    """The stages of a plan as single-stage rows: only which worker holds what counts here."""
     if plan is None:
         return []
     return [

@@ -57,13 +57,13 @@ class SearchView:
         """Micro-batches of an ordinary pipeline."""
         return max(1, self.total // max(1, len(self.plan.replicas)))
 
-    def tail(self, pipe: Pipe, num_pipes: int) -> float:
+    def epilogue_time(self, pipe: Pipe, num_pipes: int) -> float:
         """Reductions and update after the last backward, of the stage with most to do."""
         profile = self.cost.profile
         update = profile.update / self.plan.state_bytes.gradient
-        return max(self.tails(pipe, num_pipes, update))
+        return max(self.reduction_times(pipe, num_pipes, update))
 
-    def tails(self, pipe: Pipe, num_pipes: int, more: float = 0.0) -> list[float]:
+    def reduction_times(self, pipe: Pipe, num_pipes: int, more: float = 0.0) -> list[float]:
         """Per stage its reductions, if all pipelines were cut like this one, and `more` time per
         byte.
         """

@@ -1,4 +1,4 @@
-"""Who takes which seat: workers to roles with the fewest bytes moved.
+"""Workers to roles, with the fewest bytes moved.
 
 A sketch says which teams there are and where a team of each kind sits; teams of one kind (tensor
 and shard degree, speed) can trade places, and so can the workers inside a team. Both are
@@ -17,7 +17,7 @@ from holdfast.planner.score import missing_at
 from holdfast.planner.search_view import SearchView
 
 MAX_SEATS = 128
-"""Stages that trade places at once; beyond that everyone stays where the search put them."""
+"""Stages that trade places at once; beyond that workers stay where the search put them."""
 
 _Slot = tuple[int, int]
 """Pipeline, stage."""
@@ -81,7 +81,7 @@ def seated(view: SearchView, team: Team, first: int, stop: int) -> Team:
 
 
 def _sits(view: SearchView, team: Team) -> bool:
-    """Is everyone on the same place of an equal stage already?"""
+    """Are all workers on the same place of an equal stage already?"""
     for position, worker in enumerate(team.workers):
         seats = view.plan.seats.get(worker, ())
         if [(s.tensor, s.shard, at) for s, at in seats] != [(team.tensor, team.shard, position)]:

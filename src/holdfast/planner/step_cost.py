@@ -16,7 +16,7 @@ from holdfast.plan.check import gib
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Link, Profile, message_link, unit_cost
-from holdfast.planner.allreduce_timeline import Held, ReduceSpan, Rings
+from holdfast.planner.allreduce_timeline import AllreduceTimeline, HeldStage, ReduceSpan
 from holdfast.planner.footprint import Footprint
 from holdfast.planner.minimax_shares import Affine, share_micro_batches, split_units
 from holdfast.planner.pipeline_time import ChainTime, chain_time
@@ -89,7 +89,7 @@ class CostModel:
         self.buckets = _prefix(self.bucket_bytes)
         self.largest_bucket = max(self.bucket_bytes)
         tied = _tied(self.footprint)
-        self.rings = Rings(self.bucket_bytes, self.gradient, tied, profile.reduce)
+        self.allreduces = AllreduceTimeline(self.bucket_bytes, self.gradient, tied, profile.reduce)
         size = [unit.boundary_bytes for unit in plan.units]
         self.hops = [_delay(profile.between_nodes, profile.between_nodes, each) for each in size]
         """Of a message behind every unit, between nodes."""
@@ -243,7 +243,7 @@ class CostModel:
         rule = priced_rule(schedule)
         times = self._times(*shape, rule.splits_backward)
         delays = [self.hops[stop - 1] for stop in shape[1][1:-1]]
-        time, slope = rule.chain_estimate(times, near, delays), rule.period(times, delays)
+        time, slope = rule.chain_estimate(times, near, delays)
         work = self.backward_weight if rule.splits_backward else self.gradient
         spans = tuple([
             (first, stop, team[0] * team[1], (work[stop] - work[first]) * self.pace(team))
@@ -303,7 +303,7 @@ class CostModel:
         computed = max(chain.end for _, _, chain in chains)
         held = [stage for entry in chains for stage in self.held_by(*entry)]
         return (
-            max(computed, self.rings.end(held))
+            max(computed, self.allreduces.end(held))
             + self.profile.agree
             + self.profile.optimizer
             + self.update_time([(kind.teams, kind.bounds) for kind, _ in numbers])
@@ -326,22 +326,22 @@ class CostModel:
             for team, (first, stop) in zip(shape[0], pairwise(shape[1]), strict=True)
         ])  # fmt: skip
 
-    def held_by(self, kind: PipeKind, count: int, chain: ChainTime) -> list[Held]:
+    def held_by(self, kind: PipeKind, count: int, chain: ChainTime) -> list[HeldStage]:
         """The stages of `count` equal pipelines, for the reductions."""
         return [
-            Held(first, stop, team[0] * team[1], *last, count)
+            HeldStage(first, stop, team[0] * team[1], *last, count)
             for team, (first, stop), last in zip(
                 kind.teams, pairwise(kind.bounds), chain.last, strict=True
             )
         ]
 
-    def tail(self, outlines: Sequence[Outline], num_pipes: int) -> float:
+    def epilogue_time(self, outlines: Sequence[Outline], num_pipes: int) -> float:
         """Reductions and update after the last backward, roughly; `outlines` are of the different
         pipelines.
         """
         spans = [span for outline in outlines for span in outline.spans]
         most = max([outline.most_held for outline in outlines])
-        return self.rings.rough(spans, num_pipes) + self.profile.update * most
+        return self.allreduces.rough(spans, num_pipes) + self.profile.update * most
 
 
 def _delay(down: Link, up: Link, size: int) -> float:

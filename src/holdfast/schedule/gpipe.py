@@ -26,12 +26,13 @@ class GPipe(PricedSchedule):
 
     def chain_estimate(
         self, times: Sequence[PhaseTimes], num_micro_batches: int, delay: Sequence[float] = ()
-    ) -> float:
+    ) -> tuple[float, float]:
         """Exact: the last stage sees all forwards before its first backward, so both passes add
         up.
         """
         first = sum(map(sum, times)) + 2 * sum(delay)
-        return first + (num_micro_batches - 1) * self.period(times)
+        period = self.period(times)
+        return first + (num_micro_batches - 1) * period, period
 
     def period(self, times: Sequence[PhaseTimes], delay: Sequence[float] = ()) -> float:
         """The slowest forward and the slowest backward; messages only shift either pass."""

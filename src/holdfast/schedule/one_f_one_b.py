@@ -33,8 +33,10 @@ class OneForwardOneBackward(PricedSchedule):
 
     def chain_estimate(
         self, times: Sequence[PhaseTimes], num_micro_batches: int, delay: Sequence[float] = ()
-    ) -> float:
-        return one_f_one_b_time(*_phases(times), num_micro_batches, delay)
+    ) -> tuple[float, float]:
+        phases = _phases(times)
+        time = one_f_one_b_time(*phases, num_micro_batches, delay)
+        return time, steady_period(*phases, delay)
 
     def period(self, times: Sequence[PhaseTimes], delay: Sequence[float] = ()) -> float:
         return steady_period(*_phases(times), delay)

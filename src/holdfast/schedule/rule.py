@@ -58,8 +58,9 @@ class PricedSchedule(ScheduleRule):
     @abstractmethod
     def chain_estimate(
         self, times: Sequence[PhaseTimes], num_micro_batches: int, delay: Sequence[float] = ()
-    ) -> float:
-        """The time of the pipeline, by formula: near enough to rank many, not to decide.
+    ) -> tuple[float, float]:
+        """The time of the pipeline and of every micro-batch more, by formula: near enough to rank
+        many, not to decide.
 
         `delay` between neighbouring stages: the time of a message, the mean of both directions.
         """

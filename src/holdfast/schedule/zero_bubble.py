@@ -35,9 +35,11 @@ class ZeroBubble(PricedSchedule):
 
     def chain_estimate(
         self, times: Sequence[PhaseTimes], num_micro_batches: int, delay: Sequence[float] = ()
-    ) -> float:
+    ) -> tuple[float, float]:
         hops = delay or [0.0] * (len(times) - 1)
-        return _longest_path(times, num_micro_batches, hops, _round_trip(times, hops))
+        loop = _round_trip(times, hops)
+        time = _longest_path(times, num_micro_batches, hops, loop)
+        return time, loop or max(map(sum, times))
 
     def period(self, times: Sequence[PhaseTimes], delay: Sequence[float] = ()) -> float:
         hops = delay or [0.0] * (len(times) - 1)

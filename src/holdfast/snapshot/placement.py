@@ -138,9 +138,9 @@ def _keyed_gaps(timeline: Timeline, lane: int) -> list[tuple[SpanKey, Interval]]
             key = ("F" if kind == "F" else "B", stages[stage].name, micro_batch)
             gaps.append((key, (free, timeline.start[number])))
         free = max(free, timeline.end[number])
-    mine = [r.end for r in timeline.tail.reductions if lane in r.lanes]
+    mine = [r.end for r in timeline.epilogue.reductions if lane in r.lanes]
     begin = max([free, *mine])
-    last = max([timeline.tail.computed, *(r.end for r in timeline.tail.reductions)])
+    last = max([timeline.epilogue.computed, *(r.end for r in timeline.epilogue.reductions)])
     if last > begin:
         gaps.append((AGREE, (begin, last)))
     return gaps
@@ -150,7 +150,7 @@ def _traffic(timeline: Timeline, lane: int) -> list[Interval]:
     """When messages from or to this lane travel, and when it reduces."""
     program, layout = timeline.program, timeline.layout
     mine = set(layout.lane_stages[lane])
-    blocked = [(r.start, r.end) for r in timeline.tail.reductions if lane in r.lanes]
+    blocked = [(r.start, r.end) for r in timeline.epilogue.reductions if lane in r.lanes]
     for number, channel in enumerate(program.channel):
         if channel < 0 or mine.isdisjoint(program.channels[channel]):
             continue
@@ -273,7 +273,7 @@ def _place_direct(
     left: list[int],
 ) -> Placement:
     """All in one step. `cost` is that of one snapshot, as a share of one step."""
-    room = timeline.busy(lane) - timeline.tail.optimizer if costs.busy_rate > 0 else 0.0
+    room = timeline.busy(lane) - timeline.epilogue.optimizer if costs.busy_rate > 0 else 0.0
     beside: list[int] = []
     lost = 0.0
     for number in left:

@@ -4,7 +4,7 @@ from holdfast.planner.strategies.repair import (
     cut_in_two,
     fill,
     filled,
-    mend,
+    repair_pipelines,
     shorten,
     shrink,
     shrink_in_place,
@@ -62,9 +62,9 @@ def test_a_tensor_group_does_not_leave_its_node():
 
 def test_all_mends_are_proposed():
     view = view_of(small_plan(3, 2, 3), ["n0.g1", "n2.g0"], {}, ["n0.g9"])
-    names = {proposal.strategy for proposal in mend(view)}
-    assert {"use a spare", "shrink", "shorten", "drop the replica", "mend each"} <= names
+    names = {proposal.strategy for proposal in repair_pipelines(view)}
+    assert {"use a spare", "shrink", "shorten", "drop the replica", "repair each"} <= names
 
 
 def test_nothing_to_mend():
-    assert list(mend(view_of(small_plan(2, 2, 2)))) == []
+    assert list(repair_pipelines(view_of(small_plan(2, 2, 2)))) == []

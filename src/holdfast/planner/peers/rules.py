@@ -20,7 +20,7 @@ from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.strategies.arrange import arrange, deal
 from holdfast.planner.strategies.repair import (
     drop,
-    mend,
+    repair_pipelines,
     shorten,
     shrink,
     shrink_in_place,
@@ -104,10 +104,10 @@ def _merged(view: SearchView, pipe: Pipe) -> Pipe | None:
 
 def _holds_twice(view: SearchView, pipe: Pipe, kind: str) -> bool:
     for k, team in enumerate(pipe.teams):
-        own, heir = (pipe.bounds[k], pipe.bounds[k + 1]), (k + 1) % pipe.depth
+        own, successor = (pipe.bounds[k], pipe.bounds[k + 1]), (k + 1) % pipe.depth
         kept = priced_rule(kind).in_flight(pipe.depth, k, 2 * pipe.depth)
         copy = view.cost.footprint.device_bytes(
-            pipe.bounds[heir], pipe.bounds[heir + 1], team.tensor, team.shard, 0
+            pipe.bounds[successor], pipe.bounds[successor + 1], team.tensor, team.shard, 0
         )
         used = view.cost.footprint.device_bytes(*own, team.tensor, team.shard, kept)
         if view.cost.footprint.limit and used + copy > view.cost.footprint.limit:
@@ -118,8 +118,8 @@ def _holds_twice(view: SearchView, pipe: Pipe, kind: str) -> bool:
 def _eager(view: SearchView, pipe: Pipe, num_micro_batches: int) -> float:
     """No step is shorter than all computations of a team, the eager forwards among them."""
     times = view.cost.stage_times(view.cost.kind_of(pipe), split_backward=False)
-    heirs = [*times[1:], (0.0, 0.0, 0.0)]
-    busy = [sum(own) + heir[0] for own, heir in zip(times, heirs, strict=True)]
+    following = [*times[1:], (0.0, 0.0, 0.0)]
+    busy = [sum(own) + successor[0] for own, successor in zip(times, following, strict=True)]
     return num_micro_batches * max(busy)
 
 
@@ -220,7 +220,7 @@ def malleus(view: SearchView) -> Iterator[Proposal]:
 def ft_hsdp(view: SearchView) -> Iterator[Proposal]:
     """The hit replicas leave."""
     yield from _carry_on(view)
-    for proposal in mend(view):
+    for proposal in repair_pipelines(view):
         if proposal.strategy == "drop the replica":
             yield proposal
     yield from _mended(view, "drop", drop)

@@ -5,7 +5,7 @@ stay as they are. Then all of them: where the layout itself is not the best one 
 that can pay, although much state moves. With few teams every way to cut them into pipelines is
 looked at, otherwise those of nearly even lengths.
 
-Ways are many, so they pass three sieves, each finer and slower than the one before:
+Ways are many, so they pass three filters, each finer and slower than the one before:
 
     1. every way as if units and micro-batches could go anywhere, which is nearly never above
     2. the best with their units cut, micro-batches shared and reductions added up, by formula; in
@@ -86,24 +86,24 @@ def arrange(view: SearchView) -> Iterator[Proposal]:
     ways = [*_ways(view, view.touched), *_ways_for_all(view)]
     safe = [way for way in ways if len(way.lengths) + len(way.beside.pipes) >= view.wanted]
     ways = sorted(safe or ways, key=lambda way: way.estimate)
-    sieve = _Sieve(view, ways)
+    refinement = _Refinement(view, ways)
     many = MAX_REFINED if len(view.plan.workers) <= SMALL else 2 * MAX_REFINED
     coarse = len(view.plan.units) <= FEW_UNITS and all(len(way.teams) <= FEW for way in ways)
     every = coarse or view.thorough
     for number, way in enumerate(ways[: None if every else many]):
-        if way.estimate > sieve.least * OVER and not every:
+        if way.estimate > refinement.least * OVER and not every:
             break
-        sieve.refine(number, usual_lineups(view, way.teams, way.lengths))
-    for number in sieve.best(None if coarse else MAX_REORDERED):
-        sieve.refine(number, other_lineups(view, ways[number].teams, ways[number].lengths))
-    for number in sieve.best(None if coarse else MAX_PLACED):
+        refinement.refine(number, usual_lineups(view, way.teams, way.lengths))
+    for number in refinement.best(None if coarse else MAX_REORDERED):
+        refinement.refine(number, other_lineups(view, ways[number].teams, ways[number].lengths))
+    for number in refinement.best(None if coarse else MAX_PLACED):
         if len(ways[number].teams) <= FEW:
-            sieve.refine(number, all_places(view, ways[number].teams))
+            refinement.refine(number, all_places(view, ways[number].teams))
     most = 14 * MAX_COSTED if coarse else 4 * MAX_COSTED if every else 0
-    yield from _costed(view, ways, sieve.found, most)
+    yield from _costed(view, ways, refinement.found, most)
 
 
-class _Sieve:
+class _Refinement:
     """The second one."""
 
     def __init__(self, view: SearchView, ways: Sequence[Way]) -> None:
@@ -144,7 +144,7 @@ class _Sieve:
             lines.append(outline.line)
         counts = share_micro_batches(lines, self.view.total)
         end = max([fixed + slope * m for (fixed, slope), m in zip(lines, counts, strict=True) if m])
-        return end + self.view.cost.tail(list(outlines), sum(map(bool, counts)))
+        return end + self.view.cost.epilogue_time(list(outlines), sum(map(bool, counts)))
 
     def _outline(self, row: TeamRow, kind: str) -> Outline | None:
         """None where these teams cannot hold the model."""
@@ -195,11 +195,11 @@ def merge(view: SearchView) -> Iterator[Proposal]:
 
 def _ways_for_all(view: SearchView) -> list[Way]:
     """Of all pipelines, if they are not too many; there is `regular` for those."""
-    everyone = range(len(view.roster.pipes))
+    all_pipes = range(len(view.roster.pipes))
     num_teams = sum(pipe.depth for pipe in view.roster.pipes)
-    if num_teams > MANY_TEAMS or len(view.touched) == len(everyone):
+    if num_teams > MANY_TEAMS or len(view.touched) == len(all_pipes):
         return []
-    return _ways(view, everyone)
+    return _ways(view, all_pipes)
 
 
 def _ways(view: SearchView, numbers: Sequence[int]) -> list[Way]:
@@ -297,8 +297,8 @@ def _estimate(
     shortest = min([*lengths, *[len(bounds) - 1 for _, bounds in beside.outlines]])
     count, link = len(beside.rough) + len(lengths), cost.profile.reduce
     most = max(cost.buckets[-1] / shortest, cost.largest_bucket) / view.widest
-    tail = link.occupancy(most) / count + len(view.plan.units) / shortest * link.latency
-    return level + 2 * (count - 1) * tail
+    reduced = link.occupancy(most) / count + len(view.plan.units) / shortest * link.latency
+    return level + 2 * (count - 1) * reduced
 
 
 def coarseness(view: SearchView, length: int) -> float:
@@ -376,7 +376,7 @@ def deal(
 
 
 def _free_replicas(view: SearchView, kept: Sequence[Pipe]) -> Iterator[int]:
-    """Numbers of the pipelines that are arranged anew, then numbers nobody has."""
+    """Numbers of the pipelines that are arranged anew, then free numbers."""
     used = frozenset(pipe.replica for pipe in kept)
     yield from (pipe.replica for pipe in view.roster.pipes if pipe.replica not in used)
     number = max(view.plan.replicas, default=-1)

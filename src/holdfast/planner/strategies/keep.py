@@ -1,4 +1,4 @@
-"""Nobody leaves: carry on, or move work away from slow workers."""
+"""All workers stay: carry on, or move work away from slow ones."""
 
 from collections.abc import Iterator
 

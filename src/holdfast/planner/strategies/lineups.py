@@ -1,4 +1,4 @@
-"""In which order teams stand: who is in which pipeline, and where the weak ones are in it.
+"""In which order teams stand: the pipeline of each, and the places of the weak ones in it.
 
 Teams are dealt into pipelines in order. Weak teams may stay where they are, or be gathered in the
 last pipelines; inside of a pipeline they may stand anywhere, which matters more than it seems:
@@ -41,7 +41,7 @@ def usual_lineups(
 def other_lineups(
     view: SearchView, teams: Sequence[Team], lengths: Sequence[int]
 ) -> list[list[Team]]:
-    """Everyone in the pipeline where they stand, the weak ones behind or in front."""
+    """All teams in the pipeline where they stand, the weak ones behind or in front."""
     ordered = [team for part in dealt(teams, lengths) for team in by_rate(view, part)]
     return [ordered, _turned(ordered, lengths)]
 

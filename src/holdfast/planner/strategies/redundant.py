@@ -32,11 +32,16 @@ def with_copies(plan: Plan) -> Plan:
     for stages in plan.replicas.values():
         depth = len(stages)
         for k, stage in enumerate(stages if depth > 1 else ()):
-            heir = stages[(k + 1) % depth]
-            if stage.axes == heir.axes:
+            successor = stages[(k + 1) % depth]
+            if stage.axes == successor.axes:
                 copies.append(
                     Stage(
-                        stage.replica, depth + k, heir.first, heir.stop, stage.workers, stage.axes
+                        stage.replica,
+                        depth + k,
+                        successor.first,
+                        successor.stop,
+                        stage.workers,
+                        stage.axes,
                     )
                 )
     return msgspec.structs.replace(plan, stages=(*plan.stages, *copies))

@@ -61,8 +61,8 @@ def _rough(view: SearchView, team: Team, depth: int, count: int, kind: str) -> f
     steps = -(-view.total // count) + priced_rule(kind).fill * (depth - 1)
     most = max(cost.buckets[-1] / depth, cost.largest_bucket) / len(team.workers)
     units = len(view.plan.units) / depth
-    tail = 2 * (count - 1) * (link.occupancy(most) / count + units * link.latency)
-    return share * steps + tail
+    reduced = 2 * (count - 1) * (link.occupancy(most) / count + units * link.latency)
+    return share * steps + reduced
 
 
 def _estimate(view: SearchView, pipe: Pipe, count: int, kind: str) -> float:
@@ -77,7 +77,7 @@ def _estimate(view: SearchView, pipe: Pipe, count: int, kind: str) -> float:
     loads = [sum(row) for row in times]
     slope = rule.period(times, delays)
     fill = rule.fill * (sum(loads) - max(loads)) + 2 * sum(delays)
-    return slope * -(-view.total // count) + fill + view.tail(pipe, count)
+    return slope * -(-view.total // count) + fill + view.epilogue_time(pipe, count)
 
 
 def _pipes(

@@ -118,7 +118,7 @@ def filled(view: SearchView, team: Team, spares: list[str]) -> Team | None:
     chosen = frozenset(ranked)
     seats = [w for w in team.workers if w in chosen]
     fresh = iter([w for w in near if w in chosen])
-    # Newcomers take the places of those who left, so that the others keep their ranks.
+    # New workers take the places of those that left, so that the others keep their ranks.
     placed = [w if w in chosen else next(fresh, None) for w in team.workers]
     order = [w for w in placed if w is not None]
     order += [w for w in (*fresh, *seats) if w not in order]
@@ -148,8 +148,8 @@ MENDS: tuple[tuple[str, str, Mend], ...] = (
 )
 
 
-def mend(view: SearchView) -> Iterator[Proposal]:
-    """One kind of mend for all hit pipelines, then the best kind for each of them."""
+def repair_pipelines(view: SearchView) -> Iterator[Proposal]:
+    """One kind of repair for all hit pipelines, then the best kind for each of them."""
     hit = _hit_pipes(view)
     if not hit:
         return
@@ -176,7 +176,7 @@ def mend(view: SearchView) -> Iterator[Proposal]:
 
 
 def _hit_pipes(view: SearchView) -> list[int]:
-    """Pipelines with something to mend; all that could use a spare, if there are any."""
+    """Pipelines with something to repair; all that could use a spare, if there are any."""
     hit = list(view.touched)
     if view.spares:
         for n, pipe in enumerate(view.roster.pipes):
@@ -202,5 +202,5 @@ def _best_each(view: SearchView, variants: dict[int, list[Pipe]], kind: str) -> 
     }
     pipes = view.replaced(new)
     if pipes and len(variants) > 1:
-        reason = "every hit pipeline takes the mend that is fastest for it"
-        yield from _balanced(view, "mend each", reason, pipes, kind)
+        reason = "every hit pipeline takes the repair that is fastest for it"
+        yield from _balanced(view, "repair each", reason, pipes, kind)

@@ -145,13 +145,13 @@ def _no_shorter(
     rows = [cost.stage_times(cost.kind_of(pipe), split) for pipe in pipes]
     live = [[not view.is_dead(team) for team in pipe.teams] for pipe in pipes]
     holders = min(sum(column) for column in zip(*live, strict=True)) + len(rest)
-    tails = view.tails(pipes[0], holders)
+    reductions = view.reduction_times(pipes[0], holders)
     head = longest = 0.0
     for k in range(pipes[0].depth):
         stages = [row[k] for row, alive in zip(rows, live, strict=True) if alive[k]]
         busy = total / sum(1 / sum(times) for times in stages)
         last = max(sum(times[2 if split else 1 :]) for times in stages)
-        longest = max(longest, head + busy + max(0.0, tails[k] - last))
+        longest = max(longest, head + busy + max(0.0, reductions[k] - last))
         head += min(times[0] for times in stages)
     whole = cost.kind_of(pipes[0])
     return longest + cost.update_time([(whole.teams, whole.bounds)])
@@ -230,7 +230,7 @@ def _passed_on(plan: Plan, pipes: Sequence[Pipe], rates: list[list[float]]) -> t
 
 
 def _spread(home: list[int], rates: list[float], total: int) -> list[int]:
-    """Who runs each micro-batch at one stage; as many as possible stay at home."""
+    """The pipeline that runs each micro-batch at one stage; as many as possible keep their own."""
     wanted = [total * rate / sum(rates) for rate in rates]
     allowed = [int(want) for want in wanted]
     by_rest = sorted(range(len(rates)), key=lambda n: (allowed[n] - wanted[n], n))

@@ -35,7 +35,7 @@ def move_ms(job: SimulatedJob) -> int:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy is told."""
+    """What a policy decides on."""
 
     now_ms: int
     job: SimulatedJob

@@ -42,7 +42,7 @@ class SimulationRun:
         self.policy, self.settings = policy, settings
         self.job = policy.job
         self.health = ClusterHealth(self.job)
-        self.ledger = GoodputAccount()
+        self.account = GoodputAccount()
         self.spares = self.job.spare_nodes
         self.joining: dict[int, int] = {}
         """Nodes on their way back, with the number of their attempt."""
@@ -86,7 +86,7 @@ class SimulationRun:
         self._advance(self.settings.length_ms)
         return Result(
             policy=self.policy.card.name,
-            budget=self.ledger.budget(),
+            budget=self.account.budget(),
             journal=tuple(self.journal),
             spans=tuple(self.spans),
             num_failures=self.num_failures,
@@ -110,11 +110,11 @@ class SimulationRun:
             self._train(to_ms - self.now_ms)
 
     def _pass(self, cause: str, span_ms: int) -> None:
-        self.ledger.lose(cause, span_ms)
+        self.account.lose(cause, span_ms)
         self._span(span_ms, 0.0)
 
     def _train(self, span_ms: int) -> None:
-        productive = self.ledger.train(span_ms, self.losses)
+        productive = self.account.train(span_ms, self.losses)
         self._span(span_ms, productive / span_ms)
         self._save(span_ms, productive)
 
@@ -219,7 +219,7 @@ class SimulationRun:
             return
         decision = self._decide(change, cause)
         if decision.rollback and change == "failed":
-            self.ledger.waste(self.unsaved_ms)
+            self.account.waste(self.unsaved_ms)
             self.unsaved_ms = self.since_save_ms = 0.0
         if change == "failed":
             self.stall.clear()
