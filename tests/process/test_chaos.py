@@ -1,41 +1,92 @@
-"""Random faults of all kinds, from seeds: no broken promise, nothing left behind.
+"""Random jobs, random faults, real processes: no broken promise, nothing left behind.
 
-A sample of ten runs with the tests, a hundred with `make chaos`. A fault whose victim is not there
-at its moment does not happen, and does not count.
+A few fixed seeds with the tests; many, and fresh ones, with `make chaos`. A run is repeated with
+`HOLDFAST_CHAOS_SEED=N make chaos`, where N is the seed that was printed. Faults count when they
+have happened: those of the job file by its journal, those from outside by who sent the signal.
 """
+
+import os
+import random
 
 import pytest
 
-from support.chaos import Chaos, left_behind
+from holdfast.runtime.launch.prepare import prepare_job
+from support.chaos import Chaos, job_config, left_behind
+from support.chaos_draw import draw
 
-FAULTS_PER_RUN = 4
+FAULTS_PER_RUN, STRIKES_PER_RUN = 2, 2
+FIXED_SEED = 100
 
 
-def run_until(chaos, num_faults, first_seed):
-    """Runs from the seeds on until so many faults have happened; the number of runs."""
-    for number in range(num_faults):
-        chaos.run(seed=first_seed + number, num_faults=FAULTS_PER_RUN)
-        if sum(chaos.counts.values()) >= num_faults:
-            return number + 1
-    raise AssertionError(f"only {chaos.counts} in {num_faults} runs")
+def first_seed():
+    given = os.environ.get("HOLDFAST_CHAOS_SEED")
+    return int(given) if given else random.SystemRandom().randrange(10**6, 10**9)
+
+
+@pytest.fixture
+def chaos(fork_server, tmp_path):
+    runs = Chaos(fork_server, tmp_path)
+    yield runs
+    assert left_behind(fork_server, tmp_path) == []
+
+
+def test_drawn_jobs_can_run_and_are_of_all_shapes(tmp_path):
+    drawn = [draw(seed, FAULTS_PER_RUN, STRIKES_PER_RUN) for seed in range(60)]
+    for one in drawn:
+        prepare_job(job_config(one, str(tmp_path)))
+    shapes = [one.parallel for one in drawn]
+    schedules = {(shape["schedule"], shape["tensor"]) for shape in shapes}
+    assert len(schedules) == 8
+    assert {bool(one.snapshot.every) for one in drawn} == {True, False}
+    assert {one.dropout > 0 for one in drawn} == {True, False}
+    for key in ("recompute", "replicas", "stages", "devices_per_node"):
+        assert len({shape[key] for shape in shapes}) > 1, key
+    assert any(shape["split"] != "even" for shape in shapes)
+
+
+def test_a_seed_says_everything():
+    assert draw(8, 2, 2) == draw(8, 2, 2)
+    assert draw(8, 2, 2) != draw(12, 2, 2)
 
 
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_sample_of_ten(fork_server, tmp_path):
-    chaos = Chaos(fork_server, tmp_path)
-    run_until(chaos, 10, first_seed=1)
-    assert left_behind(fork_server, tmp_path) == []
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_sample(chaos, seed):
+    drawn = draw(seed, FAULTS_PER_RUN, STRIKES_PER_RUN)
+    chaos.run(drawn)
+    assert chaos.num_done >= 3, drawn
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_a_hundred_faults(fork_server, tmp_path, capsys):
-    chaos = Chaos(fork_server, tmp_path)
-    num_runs = run_until(chaos, 100, first_seed=100)
-    assert left_behind(fork_server, tmp_path) == []
+def test_a_hundred_faults(chaos, capsys):
+    """The same ones every time."""
+    seed = FIXED_SEED
+    while chaos.num_done < 100:
+        chaos.run(draw(seed, FAULTS_PER_RUN, STRIKES_PER_RUN))
+        seed += 1
+    show(capsys, chaos, FIXED_SEED)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_forty_kills_from_outside(chaos, capsys):
+    """Others every time, a quarter of them with a split backward pass in tensor groups."""
+    first = seed = first_seed()
     with capsys.disabled():
-        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(chaos.counts.items()))
-        total = sum(chaos.counts.values())
-        print(f"\n{total} faults in {num_runs} runs, 0 broken promises ({kinds})")
+        print(f"\nHOLDFAST_CHAOS_SEED={first} repeats this")
+    while chaos.counts["kill"] + chaos.counts["kill several"] < 40:
+        chaos.run(draw(seed, 0, FAULTS_PER_RUN + STRIKES_PER_RUN))
+        seed += 1
+    show(capsys, chaos, first)
+
+
+def show(capsys, chaos, first):
+    kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(chaos.counts.items()))
+    with capsys.disabled():
+        print(
+            f"\n{chaos.num_done} faults in {chaos.num_runs} runs from seed {first} on, "
+            f"0 broken promises ({kinds})"
+        )

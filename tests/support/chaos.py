@@ -1,10 +1,11 @@
 """Short jobs with real faults, drawn from a seed, and what must be true of each of them."""
 
 import os
-import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from holdfast.engine.optimizer_config import OptimizerConfig
@@ -16,37 +17,13 @@ from holdfast.runtime.config.job_file import (
     ModelSection,
     ParallelSection,
     RecoverySection,
+    SnapshotSection,
 )
-from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer
-from holdfast.runtime.launch.launcher import RunResult, run_job
+from holdfast.runtime.launch.launcher import JobFailed, RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
-
-SHAPES = (
-    {"replicas": 3, "stages": 1},
-    {"replicas": 3, "stages": 2},
-    {"replicas": 2, "stages": 2, "schedule": "zero-bubble"},
-    {"replicas": 3, "tensor": 2},
-)
-PHASES = ("forward", "backward", "reduce 1", "reduced", "agree", "agreed", "apply", "applied")
-KINDS = (
-    "SIGKILL",
-    "SIGKILL",
-    "SIGTERM",
-    "SEGFAULT",
-    "OS_ABORT",
-    "WORKLOAD_EXC",
-    "NODE_LOSS",
-    "COORDINATOR_LOSS",
-    "PARTITION",
-    "SIGSTOP",
-    "LOCK_GIL",
-    "SLOW",
-)
-LASTING = {"PARTITION": 0.5, "SIGSTOP": 0.0, "LOCK_GIL": 0.0, "SLOW": 0.5}
-"""How long, in seconds; 0 = until it is found."""
-SPACING = 14
-"""Steps between two faults, so that mostly, not always, the one before is mended."""
+from support.chaos_draw import Drawn
+from support.outside import Stranger
 
 
 def make_config(
@@ -58,67 +35,65 @@ def make_config(
         ),
         model=ModelSection(preset="llama-tiny"),
         data=DataSection(rows=1, seq_len=16, micro_batches=6),
-        parallel=ParallelSection(devices_per_node=1, **shape),
+        parallel=ParallelSection(**({"devices_per_node": 1} | shape)),
         optimizer=OptimizerConfig(learning_rate=3e-3),
         recovery=RecoverySection(restart_nodes=True, max_restarts=20),
         **more,
     )
 
 
-def draw_faults(seed: int, shape: dict[str, object], num_faults: int) -> tuple[Fault, ...]:
-    """Never the last replica: one node, always the same, is spared."""
-    source = random.Random(seed)
-    count = 1
-    for degree in ("replicas", "stages", "tensor"):
-        count *= int(shape.get(degree, 1))
-    spared = count // int(shape["replicas"])
-    faults = []
-    for number in range(num_faults):
-        kind = source.choice(KINDS)
-        victim = source.randrange(spared, count)
-        inside = kind in ("SIGKILL", "SEGFAULT", "OS_ABORT", "WORKLOAD_EXC")
-        target = f"n{victim}" if kind in ("NODE_LOSS", "PARTITION") else f"n{victim}.g0"
-        faults.append(
-            Fault(
-                kind=kind,
-                target="random" if kind == "COORDINATOR_LOSS" else target,
-                at_step=3 + SPACING * number + source.randrange(SPACING - 4),
-                phase=source.choice(PHASES) if inside and source.random() < 0.8 else "",
-                duration_s=LASTING.get(kind, 0.0),
-            )
-        )
-    return tuple(faults)
-
-
 class Chaos:
-    """Runs jobs on one warm fork server and keeps count."""
+    """Runs drawn jobs on one warm fork server and keeps count."""
 
     def __init__(self, fork_server: ForkServer, folder: Path) -> None:
         self._fork_server, self._folder = fork_server, folder
-        self._calm: dict[str, RunResult] = {}
+        self._calm: dict[tuple[int, float], RunResult] = {}
         self.counts: Counter[str] = Counter()
+        self.num_runs = 0
 
-    def run(self, seed: int, num_faults: int) -> None:
-        """One job with faults: it ends, and equals the same job without."""
-        shape = SHAPES[seed % len(SHAPES)]
-        num_steps = 3 + SPACING * num_faults
-        calm = self._undisturbed(shape, num_steps)
-        faults = draw_faults(seed, shape, num_faults)
-        events: list[Event] = []
-        job = prepare_job(
-            make_config(shape, num_steps, str(self._folder / f"run-{seed}"), faults=faults)
-        )
-        result = run_job(job, on_event=events.append, fork_server=self._fork_server)
-        self.counts.update(e.fault for e in events if isinstance(e, FaultInjected))
-        check_equal(calm, result, f"seed {seed}: {[f.kind for f in faults]}")
+    @property
+    def num_done(self) -> int:
+        return sum(self.counts.values())
 
-    def _undisturbed(self, shape: dict[str, object], num_steps: int) -> RunResult:
-        key = f"{sorted(shape.items())} {num_steps}"
+    def run(self, drawn: Drawn) -> None:
+        """One job and what is done to it: it ends, and equals the same training undisturbed."""
+        calm = self._undisturbed(drawn)
+        self.num_runs += 1
+        stranger = Stranger(self._fork_server, drawn.strikes)
+
+        def hear(event: Event) -> None:
+            if isinstance(event, FaultInjected):
+                self.counts[event.fault] += 1
+            stranger(event)
+
+        folder = str(self._folder / f"run-{self.num_runs}")
+        job = prepare_job(job_config(drawn, folder))
+        try:
+            result = run_job(job, on_event=hear, fork_server=self._fork_server)
+        except JobFailed as error:
+            raise AssertionError(f"{drawn}: {error}") from None
+        finally:
+            stranger.join()
+            self.counts += stranger.counts
+        check_equal(calm, result, str(drawn))
+
+    def _undisturbed(self, drawn: Drawn) -> RunResult:
+        """By one worker: every layout comes to the same."""
+        key = drawn.num_steps, drawn.dropout
         if key not in self._calm:
             folder = str(self._folder / f"calm-{len(self._calm)}")
-            job = prepare_job(make_config(shape, num_steps, folder))
+            alone = replace(drawn, parallel={}, faults=(), snapshot=SnapshotSection())
+            job = prepare_job(job_config(alone, folder))
             self._calm[key] = run_job(job, fork_server=self._fork_server)
         return self._calm[key]
+
+
+def job_config(drawn: Drawn, folder: str) -> JobConfig:
+    config = make_config(
+        drawn.parallel, drawn.num_steps, folder, faults=drawn.faults, snapshot=drawn.snapshot
+    )
+    model = msgspec.structs.replace(config.model, dropout=drawn.dropout)
+    return msgspec.structs.replace(config, model=model)
 
 
 def check_equal(calm: RunResult, result: RunResult, story: str) -> None:
