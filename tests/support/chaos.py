@@ -23,7 +23,7 @@ from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import JobFailed, RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos_draw import Drawn
-from support.outside import Stranger
+from support.outside import SignalSender
 
 
 def make_config(
@@ -59,12 +59,12 @@ class Chaos:
         """One job and what is done to it: it ends, and equals the same training undisturbed."""
         calm = self._undisturbed(drawn)
         self.num_runs += 1
-        stranger = Stranger(self._fork_server, drawn.strikes)
+        sender = SignalSender(self._fork_server, drawn.strikes)
 
         def hear(event: Event) -> None:
             if isinstance(event, FaultInjected):
                 self.counts[event.fault] += 1
-            stranger(event)
+            sender(event)
 
         folder = str(self._folder / f"run-{self.num_runs}")
         job = prepare_job(job_config(drawn, folder))
@@ -73,8 +73,8 @@ class Chaos:
         except JobFailed as error:
             raise AssertionError(f"{drawn}: {error}") from None
         finally:
-            stranger.join()
-            self.counts += stranger.counts
+            sender.join()
+            self.counts += sender.counts
         check_equal(calm, result, str(drawn))
 
     def _undisturbed(self, drawn: Drawn) -> RunResult:

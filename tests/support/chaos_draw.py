@@ -174,7 +174,7 @@ def draw_fault(
 def draw_strike(
     source: random.Random, shape: dict[str, Any], step: int, may_lose_all: bool
 ) -> Strike:
-    """What strangers do: mostly kills, sometimes of several processes."""
+    """Signals from outside: mostly kills, sometimes of several processes."""
     candidates = victims(shape, may_lose_all)
     kind = source.choice(("kill", "kill", "kill", "kill several", "pause", "kill coordinator"))
     targets = (source.choice(candidates),)

@@ -1,4 +1,4 @@
-"""The processes of a job as a stranger sees them, and what a stranger can do to them.
+"""The processes of a job as seen from outside, and signals to them.
 
 Nothing of the job is asked. A process of a job is known by the log that it writes to.
 """
@@ -34,6 +34,10 @@ def processes(fork_server: ForkServer) -> dict[str, int]:
     return found
 
 
+def workers(fork_server: ForkServer) -> list[int]:
+    return [pid for name, pid in processes(fork_server).items() if name[0] == "n"]
+
+
 def send(pid: int, number: int) -> bool:
     """True: the process was there, and gets it."""
     try:
@@ -43,7 +47,7 @@ def send(pid: int, number: int) -> bool:
     return True
 
 
-class Stranger:
+class SignalSender:
     """(OnEvent) Carries strikes out at their time, and counts what really happened."""
 
     def __init__(self, fork_server: ForkServer, strikes: Sequence[Strike]) -> None:
