@@ -36,7 +36,7 @@ import psutil  # type: ignore[import-untyped]
 from _common import Goal, finish, parse_args, print_table
 from holdfast.control.order import Order
 from holdfast.control.report import Member
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.reports import Planned
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
@@ -95,7 +95,7 @@ class LightAgent:
     def __init__(self, node: str, bench: "Bench") -> None:
         self.node, self._bench = node, bench
         self.member = Member(f"{node}.g0", 1)
-        self._ledger = WorkerLedger(self.member)
+        self._ledger = WorkerPosition(self.member)
         self._orders = OrderUnpacker()
         self.connection: ClientConnection | None = None
         self.num_bytes = 0

@@ -1,5 +1,4 @@
 from holdfast.control.joining import JoinerUnits, SourceFeed
-from holdfast.control.rules import Rules
 
 
 def test_a_unit_once_given_stays_current():
@@ -25,12 +24,6 @@ def test_another_history_is_refused_and_recoveries_forget():
     units.arrived(0, 5, 2)
     units.forget()
     assert units.version_of(0) is None
-
-
-def test_without_versions_whatever_arrived_counts():
-    units = JoinerUnits([0], lineage=1, rules=Rules(joiner_versions=False))
-    units.arrived(0, 3, 1)
-    assert units.is_current(9)
 
 
 def test_a_source_gives_one_unit_after_the_other():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.control.report import Member
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.completion import Slots
 from holdfast.engine.exchange import Messages
 from holdfast.engine.interpreter import Interpreter
@@ -53,10 +53,10 @@ class Machine:
         if line is not None:
             actions = parse_line(line, plan.seats[worker][0][0].name)
         order = [action.number for action in actions if action.kind == "REDUCE"]
-        self.ledger = WorkerLedger(Member(worker, 1))
+        self.ledger = WorkerPosition(Member(worker, 1))
         slots = Slots(self.state, plan, [worker])
         self.reduction = Reduction(
-            self.state, Mesh(plan, 0, {}, 0), order, slots, reduced=self.ledger.reduced
+            self.state, Mesh(plan, 0, {}, 0), order, slots, reduced=self.ledger.record.reduced
         )
         self.ready = []
         mark_ready = self.reduction.mark_ready

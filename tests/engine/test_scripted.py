@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.control.effects import Leave, Stop
 from holdfast.control.report import Member
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import ScriptedLink
@@ -39,7 +39,7 @@ def enter(script, ledger, order):
 
 
 def test_every_order_comes_when_the_one_before_is_entered():
-    script, ledger = link("n0.g0", (0, ONE), (4, TWO)), WorkerLedger(Member("n0.g0", 1))
+    script, ledger = link("n0.g0", (0, ONE), (4, TWO)), WorkerPosition(Member("n0.g0", 1))
     start = script.wait(0)
     assert (start.kind, start.number, start.at_step) == ("start", 1, 0)
     assert script.wait(0) is None
@@ -51,19 +51,19 @@ def test_every_order_comes_when_the_one_before_is_entered():
 
 
 def test_a_plan_after_the_last_step_is_left_out():
-    script, ledger = link("n0.g0", (0, ONE), (10, TWO)), WorkerLedger(Member("n0.g0", 1))
+    script, ledger = link("n0.g0", (0, ONE), (10, TWO)), WorkerPosition(Member("n0.g0", 1))
     enter(script, ledger, script.wait(0))
     assert script.wait(0) is None
 
 
 def test_who_will_never_have_a_role_may_leave():
-    script, ledger = link("n0.g1", (0, ONE)), WorkerLedger(Member("n0.g1", 1))
+    script, ledger = link("n0.g1", (0, ONE)), WorkerPosition(Member("n0.g1", 1))
     enter(script, ledger, script.wait(0))
     assert script.wait(0) == Leave()
 
 
 def test_a_stop_is_passed_on_once():
-    script, ledger = link("n0.g0", (0, ONE)), WorkerLedger(Member("n0.g0", 1))
+    script, ledger = link("n0.g0", (0, ONE)), WorkerPosition(Member("n0.g0", 1))
     script._listener.stop = True
     enter(script, ledger, script.wait(0))
     assert script.wait(0) == Stop()
@@ -71,7 +71,7 @@ def test_a_stop_is_passed_on_once():
 
 
 def test_a_broken_group_ends_the_run():
-    script, ledger = link("n0.g0", (0, ONE)), WorkerLedger(Member("n0.g0", 1))
+    script, ledger = link("n0.g0", (0, ONE)), WorkerPosition(Member("n0.g0", 1))
     ledger.on_broken("a peer is gone")
     with pytest.raises(GroupBroken, match="a peer is gone"):
         script.tell(ledger.state())

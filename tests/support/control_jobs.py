@@ -9,7 +9,7 @@ from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member, Outcome
 from holdfast.control.settings import ControlSettings
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import TensorSpec, Unit
@@ -40,7 +40,7 @@ class Job:
         self.plan = plan or small_plan()
         self.settings = ControlSettings(plan=self.plan, **options)
         self.journal: list[JournalEntry] = []
-        self.ledgers: dict[str, WorkerLedger] = {}
+        self.ledgers: dict[str, WorkerPosition] = {}
         self.said: list[str] = []
         self.effects: list[Effect] = []
         self.now_ms = 0
@@ -97,7 +97,7 @@ class Job:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Start(member=member):
-                self.ledgers[member.name] = WorkerLedger(member)
+                self.ledgers[member.name] = WorkerPosition(member)
                 self.tell(member.name)
             case Send(member=member, message=message):
                 ledger = self.ledgers.get(member.name)
@@ -105,7 +105,7 @@ class Job:
                 if is_there and not self.is_held(member.name):
                     self._deliver(ledger, message)
 
-    def _deliver(self, ledger: WorkerLedger, message: object) -> None:
+    def _deliver(self, ledger: WorkerPosition, message: object) -> None:
         match message:
             case Freeze():
                 ledger.on_freeze(message)
@@ -116,6 +116,9 @@ class Job:
                     ledger.prepare(message)
             case Order():
                 if ledger.accepts(message)[0]:
+                    share = message.share
+                    if share is not None and ledger.version < share.step:
+                        ledger.applied(share.outcome)
                     ledger.enter(message)
         self.tell(ledger.member.name)
 

@@ -48,9 +48,9 @@ def at_version(world: World, version: int) -> World:
     def reached() -> bool:
         last = world.past.last
         members = world.members_alive(last) if last is not None else []
-        inside = [w for w in members if w.ledger.epoch == last.number] if last else []
+        inside = [w for w in members if w.position.epoch == last.number] if last else []
         whole = last is not None and len(inside) == len(last.incarnations)
-        return whole and all(w.ledger.version >= version for w in inside)
+        return whole and all(w.position.version >= version for w in inside)
 
     return until(world, reached)
 
@@ -61,7 +61,7 @@ def broken_promise(world: World, version: int = 40, limit_ms: int = 3_000) -> st
         end_ms = world.clock.now_ms + limit_ms
         while world.clock.now_ms < end_ms:
             world.clock.step()
-            if max((w.ledger.version for w in world.workers.values()), default=0) >= version:
+            if max((w.position.version for w in world.workers.values()), default=0) >= version:
                 return ""
         for checker in world.checkers:
             checker.finished(world)

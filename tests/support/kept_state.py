@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from holdfast.control.report import Member
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.state import Slice
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
@@ -56,7 +56,7 @@ class Hand:
     def __init__(self, crew: "Crew", worker: str) -> None:
         self._crew, self._worker = crew, worker
         self.slices = make_slices(crew.plan, worker)
-        self.ledger = WorkerLedger(Member(worker, 1))
+        self.position = WorkerPosition(Member(worker, 1))
         self.sealed_versions: list[Version] = []
         self.waits_s: list[float] = []
         self.snapshots = WorkerSnapshots(
@@ -64,8 +64,8 @@ class Hand:
             worker,
             self,
             device=torch.device("cpu"),
-            current=lambda: Version(self.ledger.version, self.ledger.outcome.epoch),
-            num_updates=lambda: self.ledger.version,
+            current=lambda: Version(self.position.version, self.position.outcome.epoch),
+            num_updates=lambda: self.position.version,
         )
 
     def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
@@ -86,7 +86,7 @@ class Hand:
         """The optimizer's part of a step: state becomes the one that enters `step`."""
         self.snapshots.applying()
         fill(self.slices, state)
-        self.ledger.version, self.ledger.outcome = step, SimpleNamespace(epoch=epoch)
+        self.position.version, self.position.outcome = step, SimpleNamespace(epoch=epoch)
         self.snapshots.applied(step)
 
     def wait(self) -> None:

@@ -28,7 +28,9 @@ from holdfast.control.journal_state import JournalState, members_of
 from holdfast.control.member_status import MemberStatus
 from holdfast.control.order import Share
 from holdfast.control.report import Member
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.step_record import StepRecord
+from holdfast.control.worker import WorkerMachine
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.sim.fuzz.joins import Joining
 from holdfast.sim.fuzz.run import run_seed
 from holdfast.sim.fuzz.step import Step
@@ -192,7 +194,7 @@ def incarnations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalState, "is_fenced", is_fenced)
     around(patch, JournalState, "note", note)
     patch.setattr(
-        WorkerLedger, "is_in", lambda ledger, order: ledger.member.name in order.incarnations
+        WorkerPosition, "is_in", lambda worker, order: worker.member.name in order.incarnations
     )
 
 
@@ -265,28 +267,22 @@ def heard_first(patch: pytest.MonkeyPatch) -> None:
 def late_void(patch: pytest.MonkeyPatch) -> None:
     """A vote that was given is taken back."""
 
-    def on_void(ledger: WorkerLedger, number: int) -> None:
-        ledger._void_asked = max(ledger._void_asked, number)
-        ledger._heed_void()
+    def on_void(position: WorkerPosition, number: int) -> None:
+        position._void_asked = max(position._void_asked, number)
+        position._confirm_void()
 
-    patch.setattr(WorkerLedger, "on_void", on_void)
+    patch.setattr(WorkerPosition, "on_void", on_void)
 
 
 @mutant
 def keep_before(patch: pytest.MonkeyPatch) -> None:
     """The state before a change is thrown away when the change is entered."""
 
-    def change(original: Any, ledger: WorkerLedger, *args: Any) -> None:
-        original(ledger, *args)
-        ledger.before = 0
+    def change(original: Any, position: WorkerPosition, *args: Any) -> None:
+        original(position, *args)
+        position.before = 0
 
-    def entered(original: Any, world: World, worker: Any, order: Any) -> None:
-        if order.kind == "change":
-            worker.state_before = None
-        original(world, worker, order)
-
-    around(patch, WorkerLedger, "_change", change)
-    around(patch, World, "entered", entered)
+    around(patch, WorkerPosition, "_change", change)
 
 
 # A worker's step and its reports
@@ -307,27 +303,26 @@ def confirm(patch: pytest.MonkeyPatch) -> None:
 def freeze(patch: pytest.MonkeyPatch) -> None:
     """A worker that has reported goes on in the old epoch."""
 
-    def on_freeze(original: Any, ledger: WorkerLedger, message: Any) -> Any:
-        was_frozen = ledger.is_frozen
-        report = original(ledger, message)
-        ledger.is_frozen = was_frozen if report is None else False
-        return report
+    def received(machine: WorkerMachine, message: Any) -> list[Any]:
+        machine.position.on_freeze(message)
+        machine.position.is_frozen = False
+        return [machine._state()]
 
-    around(patch, WorkerLedger, "on_freeze", on_freeze)
+    patch.setattr(WorkerMachine, "_freeze_received", received)
 
 
 @mutant
 def exact_sets(patch: pytest.MonkeyPatch) -> None:
     """A micro-batch counts as done when its last addend is."""
 
-    def told_sums(original: Any, ledger: WorkerLedger) -> Any:
-        told = original(ledger)
-        if not told:
-            return told
-        whole = frozenset.intersection(*(frozenset(numbers) for numbers in told.values()))
-        return dict.fromkeys(told, tuple(sorted(whole)))
+    def sums(original: Any, record: StepRecord) -> Any:
+        found = original(record)
+        if not found:
+            return found
+        whole = frozenset.intersection(*(frozenset(numbers) for numbers in found.values()))
+        return dict.fromkeys(found, tuple(sorted(whole)))
 
-    around(patch, WorkerLedger, "_told_sums", told_sums)
+    around(patch, StepRecord, "sums", sums)
 
 
 # Joiners

@@ -9,30 +9,25 @@ does not fit on it drops the unit. After a recovery nothing of all this is kept.
 
 from collections.abc import Iterable
 
-from holdfast.control.rules import Rules
-from holdfast.control.worker_ledger import RULES
-
 
 class JoinerUnits:
     """What a joiner has, by unit. `lineage`: of those it joins."""
 
-    def __init__(self, units: Iterable[int], lineage: int, rules: Rules = RULES) -> None:
+    def __init__(self, units: Iterable[int], lineage: int) -> None:
         self.units = tuple(units)
         self.lineage = lineage
-        self.rules = rules
         self._versions: dict[int, int] = {}
 
     def arrived(self, unit: int, version: int, lineage: int) -> bool:
         """The state of a unit is whole here. False: it is of another history and is thrown away."""
-        if lineage != self.lineage and self.rules.discard_joiners:
+        if lineage != self.lineage:
             return False
         self._versions[unit] = version
         return True
 
     def updated(self, unit: int, step: int) -> bool:
         """A step's result was there for this unit. False: it does not fit, the unit is dropped."""
-        version = self._versions.get(unit)
-        if version == step or (version is not None and not self.rules.joiner_versions):
+        if self._versions.get(unit) == step:
             self._versions[unit] = step + 1
             return True
         self._versions.pop(unit, None)
@@ -45,22 +40,18 @@ class JoinerUnits:
         return tuple(unit for unit in self.units if self._versions.get(unit) == version)
 
     def is_current(self, version: int) -> bool:
-        if not self.rules.joiner_versions:
-            return all(unit in self._versions for unit in self.units)
         return len(self.current(version)) == len(self.units)
 
     def forget(self) -> None:
         """At every recovery: what is here may be of a step that came to something else."""
-        if self.rules.discard_joiners:
-            self._versions.clear()
+        self._versions.clear()
 
 
 class SourceFeed:
     """What a source has given to one joiner."""
 
-    def __init__(self, joiner: str, units: Iterable[int], rules: Rules = RULES) -> None:
+    def __init__(self, joiner: str, units: Iterable[int]) -> None:
         self.joiner = joiner
-        self.rules = rules
         self.units = tuple(units)
         self.is_open = True
         self._sending: tuple[int, int] | None = None
@@ -108,8 +99,6 @@ class SourceFeed:
 
     def is_current(self, version: int) -> bool:
         """May the source vote for the switch in step `version`?"""
-        if not self.rules.joiner_versions:
-            return self.is_open and all(unit in self._held for unit in self.units)
         return self.is_open and all(self._held.get(unit) == version for unit in self.units)
 
     def close(self) -> None:

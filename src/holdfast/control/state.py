@@ -28,7 +28,9 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     entered_at: int = 0
     """The version at which it entered `epoch`."""
     broken: str = ""
-    """Why it cannot go on in `epoch`; empty: it goes on."""
+    """Why it cannot go on in `epoch`, or, while it is frozen, cannot enter the order that ends its
+    round; empty: it goes on.
+    """
     blamed: tuple[str, ...] = ()
     """The workers it lost, where it knows."""
     is_done: bool = False

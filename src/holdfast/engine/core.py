@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
 from holdfast.control.order import Freeze, Order, read_plan
 from holdfast.control.report import Member, Outcome, WorkerReport
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.background import Background
 from holdfast.engine.change import Giving, PendingChange, prepare_change
@@ -55,7 +55,7 @@ class TrainerCore:
         hooks: Hooks | None = None,
     ) -> None:
         self.worker, self._config, self._store, self._link = member.name, config, store, link
-        self.ledger = WorkerLedger(member)
+        self.ledger = WorkerPosition(member)
         self._hooks = hooks or Hooks()
         self._hooks.before_agree = self._update_ready
         self._hooks.after_apply = self._give_result

@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.completion import Completion, Slots
 from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource
@@ -99,7 +99,7 @@ class Workshop:
 
     def __init__(
         self,
-        ledger: WorkerLedger,
+        ledger: WorkerPosition,
         *,
         model: Model,
         data: DataSource,
@@ -184,7 +184,7 @@ class Workshop:
             mesh,
             list(dict.fromkeys(order)),
             slots,
-            reduced=self._ledger.reduced,
+            reduced=self._ledger.record.reduced,
             completion=completion,
         )
         epoch.interpreter = Interpreter(

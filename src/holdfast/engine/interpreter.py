@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from holdfast.control.report import Outcome
-from holdfast.control.worker_ledger import WorkerLedger
+from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.agreement import Agreed, Ballot, agree
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
@@ -77,7 +77,7 @@ class Interpreter:
         optimizer: SliceOptimizer,
         clip_norm: float | None,
         stopwatch: Stopwatch,
-        ledger: WorkerLedger,
+        ledger: WorkerPosition,
         slots: Slots,
         epoch: int,
         completion: Completion | None = None,
@@ -125,7 +125,7 @@ class Interpreter:
         self._stop, self._agreed, self._step = stop, None, step
         self._open = dict(self._num_adders)
         if self._completion is None:
-            self._ledger.begin_step(step, self._epoch)
+            self._ledger.begin_step()
             self._state.clear_gradients()
             self.losses = {}
         else:
@@ -147,7 +147,7 @@ class Interpreter:
         if self._adding >= 0:
             slots = {addend[:2] for addend in self._slots.addends[self._adding]}
             addends = {addend for found in self._slots.addends.values() for addend in found}
-            self._ledger.torn(sorted(addend for addend in addends if addend[:2] in slots))
+            self._ledger.record.torn(sorted(addend for addend in addends if addend[:2] in slots))
             self._adding = -1
 
     def follow(self, outcome: Outcome) -> None:
@@ -214,7 +214,7 @@ class Interpreter:
         if self._completion is None or self._completion.counts_loss(micro_batch):
             loss = self._computation.losses[micro_batch]
             self.losses[micro_batch] = (loss, self._batches[micro_batch].num_tokens)
-            self._ledger.spoke(micro_batch)
+            self._ledger.record.loss_known(micro_batch)
 
     def _batch(self, step: int, micro_batch: int, hop: Hop) -> MicroBatch | None:
         """Needed at both ends of a route."""
@@ -259,7 +259,7 @@ class Interpreter:
         if self._completion is not None:
             self._completion.restore()
             addends = self._completion.wanted(unit, self._micro_batch)
-        self._ledger.added(unit, self._micro_batch, addends)
+        self._ledger.record.added(unit, self._micro_batch, addends)
         self._adding = -1
         if self._last[unit] == self._action:
             self._close(unit)

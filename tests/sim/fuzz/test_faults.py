@@ -12,7 +12,7 @@ def test_every_kind_strikes_and_is_survived(kind):
     faults = Faults(world, FaultMix((kind,), 2, moments=("applied",)), 200)
     until(world, lambda: world.clock.now_ms >= 400)
     faults.make_peace()
-    at_version(world, max(worker.ledger.version for worker in world.workers.values()) + 1)
+    at_version(world, max(worker.position.version for worker in world.workers.values()) + 1)
 
 
 def test_in_peace_nothing_goes_wrong():

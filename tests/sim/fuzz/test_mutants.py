@@ -10,11 +10,11 @@ from holdfast.sim.fuzz.run import run_seed
 from support.mutants import MUTANTS, plant
 
 SEEDS = {
-    "confirm": 9,
-    "decide_all": 163,
-    "discard_joiners": 252,
-    "exact_sets": 9,
-    "final_rollback": 2,
+    "confirm": 14,
+    "decide_all": 48,
+    "discard_joiners": 104,
+    "exact_sets": 37,
+    "final_rollback": 152,
     "freeze": 2,
     "fresh_numbers": 32,
     "joiner_versions": 26,
@@ -22,10 +22,10 @@ SEEDS = {
     "keep_before": 32,
     "late_void": 125,
     "level_restart": 6,
-    "lineage": 72,
-    "one_planned": 77,
+    "lineage": 88,
+    "one_planned": 56,
     "outcome_record": 8,
-    "redo_verdict": 61,
+    "redo_verdict": 383,
 }
 
 SCRIPTED = {

@@ -28,6 +28,6 @@ def test_the_world_runs_the_code_of_real_jobs():
     assert type(world.office.coordinator).__module__ == "holdfast.control.coordinator"
     while world.clock.now_ms < war_ms:
         world.clock.step()
-    ledgers = [worker.ledger for worker in world.workers.values()]
-    assert {type(ledger).__module__ for ledger in ledgers} == {"holdfast.control.worker_ledger"}
-    assert max(ledger.version for ledger in ledgers) > 0
+    machines = [worker.machine for worker in world.workers.values()]
+    assert {type(machine).__module__ for machine in machines} == {"holdfast.control.worker"}
+    assert max(machine.position.version for machine in machines) > 0

@@ -13,11 +13,11 @@ def test_an_interrupted_step_is_completed_by_the_others():
     world = at_version(make(), 2)
     victim = worker(world, "n0.g0")
     until(world, lambda: bool(victim.sums))
-    version = victim.ledger.version
+    version = victim.position.version
     world.kill(victim, "SIGKILL")
     at_version(world, version + 1)
     assert world.coverage["recoveries"] == 1
-    assert worker(world, "n2.g0").ledger.version > version
+    assert worker(world, "n2.g0").position.version > version
 
 
 def test_without_confirmation_a_worker_agrees_before_it_has_its_results(monkeypatch):

@@ -7,7 +7,7 @@ from support.fuzz_worlds import at_version, make, until, worker
 def test_left_alone_everybody_applies_the_same():
     world = at_version(make(), 5)
     one, other = worker(world, "n0.g0"), worker(world, "n2.g0")
-    if one.ledger.version == other.ledger.version:
+    if one.position.version == other.position.version:
         assert one.state == other.state
     assert world.coverage["rounds"] == 0
     assert world.coverage["updates"] >= 20
@@ -46,7 +46,7 @@ def test_a_cut_between_two_workers_breaks_both():
     until(world, lambda: world.coverage["rounds"] > 0)
     assert world.coverage["worker crashes"] == 0
     world.heal("n0.g0", "n2.g0")
-    at_version(world, worker(world, "n1.g0").ledger.version + 3)
+    at_version(world, worker(world, "n1.g0").position.version + 3)
 
 
 def test_snapshots_are_kept_by_agents():

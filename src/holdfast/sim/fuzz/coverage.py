@@ -48,14 +48,17 @@ class Coverage(Checker):
         last, change = world.past.last, world.past.outstanding
         if last is None:
             return
-        ledgers = [worker.ledger for worker in world.members_alive(last)]
-        if any(ledger.epoch == last.number and ledger.base != ledger.epoch for ledger in ledgers):
+        positions = [worker.position for worker in world.members_alive(last)]
+        if any(
+            position.epoch == last.number and position.base != position.epoch
+            for position in positions
+        ):
             world.count("failures while a step is completed")
-        if any(ledger.epoch < last.number for ledger in ledgers):
+        if any(p.epoch < last.number for p in positions):
             world.count("failures before all had entered")
         if change is None:
             return
-        inside = [w for w in world.members_alive(change) if w.ledger.epoch == change.number]
+        inside = [w for w in world.members_alive(change) if w.position.epoch == change.number]
         world.count("failures during catch-up", int(bool(change.joiners and not inside)))
         world.count("half-done switches", int(0 < len(inside) < len(members_of(change))))
 

@@ -111,7 +111,7 @@ class Faults:
         """Who it happened to, or somebody else."""
         if worker is not None and worker.is_alive and self.world.rng.random() < 0.5:
             return worker
-        alive = [w for w in self.world.workers.values() if w.is_alive and w.ledger.has_seat]
+        alive = [w for w in self.world.workers.values() if w.is_alive and w.position.has_seat]
         return self.world.rng.choice(alive) if alive else None
 
     # Kinds
@@ -175,7 +175,7 @@ class Faults:
             return
         self.world.count("cuts between workers")
         self.world.cut(one.name, other.name)
-        epoch = one.ledger.epoch
+        epoch = one.position.epoch
         one.later(self.world.rng.randint(1, 20), one.lost, epoch, other.name, "no route to")
         delay = self.world.rng.randint(20, 900)
         self.world.clock.after(delay, self.world.heal, one.name, other.name)

@@ -1,5 +1,6 @@
 """A planned change on one worker: building groups, feeding joiners, being fed."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.control.joining import JoinerUnits, SourceFeed
@@ -32,8 +33,7 @@ class Joining:
         self.order, self.is_built = None, False
         if self.units is not None:
             self.units.forget()
-        if self.world.rules.discard_joiners:
-            self.units, self.state = None, {}
+        self.units, self.state = None, {}
         self._switched = {}
         for feed, link in self._feeds:
             feed.close()
@@ -52,12 +52,12 @@ class Joining:
             fed = [unit for unit, source in joiner.sources.items() if source == self.worker.name]
             if joiner.name == self.worker.name:
                 if self.units is None:
-                    self.units = JoinerUnits(joiner.sources, order.lineage, self.world.rules)
+                    self.units = JoinerUnits(joiner.sources, order.lineage)
             elif fed:
                 link = SimulatedConnection(
                     self.world.clock, self.world.rng, self.world.pace.feed_ms
                 )
-                feed = SourceFeed(joiner.name, fed, self.world.rules)
+                feed = SourceFeed(joiner.name, fed)
                 self._feeds.append((feed, link))
                 self._feed(feed, link)
 
@@ -69,11 +69,11 @@ class Joining:
         if self.order is not None and self.order.number == number:
             self.is_built = True
 
-    def is_ready(self, version: int) -> bool:
+    def is_prepared(self, version: int) -> bool:
         """Leavers build nothing."""
-        if self.order is None or version + 1 < self.order.at_step:
+        if self.order is None:
             return False
-        if self.worker.ledger.is_in(self.order) and not self.is_built:
+        if self.worker.position.is_in(self.order) and not self.is_built:
             return False
         return all(feed.is_current(version) for feed, _ in self._feeds)
 
@@ -87,7 +87,7 @@ class Joining:
         if joiner is None or self.world.is_cut(worker.name, feed.joiner):
             feed.close()
             return
-        version = worker.ledger.version
+        version = worker.position.version
         unit = feed.next_unit(version) if joiner.joining.is_for(self.order) else None
         if unit is not None:
             feed.sending(unit, version)
@@ -95,15 +95,15 @@ class Joining:
                 feed.sent()
             elements = self.world.layout(self._number()).fed_with(feed.joiner, unit)
             state = {element: worker.state[element] for element in elements}
-            piece: FedUnit = (self._number(), unit, version, worker.ledger.lineage, state)
-            link.send(0, lambda p: joiner.later(0, joiner.joining.fed, self, feed, link, p), piece)
+            piece: FedUnit = (self._number(), unit, version, worker.position.lineage, state)
+            self._send(joiner, link, joiner.joining.fed, self, feed, link, piece)
         worker.later(self.world.rng.randint(2, 12), self._feed, feed, link)
 
     def _number(self) -> int:
         assert self.order is not None
         return self.order.number
 
-    def stepped(self, outcome: Outcome, switches: bool) -> None:
+    def stepped(self, outcome: Outcome) -> None:
         """A step was applied: what is fed has to follow."""
         for feed, link in self._feeds:
             units = feed.stepped(outcome.step)
@@ -118,16 +118,25 @@ class Joining:
                 unit: {element: self.world.result_for(self.worker, element) for element in found}
                 for unit, found in elements.items()
             }
-            message = (self._number(), updates, outcome, switches)
-            self._send_update(joiner, feed, link, message)
+            message = (self._number(), updates, outcome)
+            self._send(joiner, link, joiner.joining.update, self, feed, link, message)
 
-    def _send_update(
-        self, joiner: "Worker", feed: SourceFeed, link: SimulatedConnection, message: Any
+    def switch(self, version: int) -> None:
+        """Those who are fed take part from now on."""
+        for feed, link in self._feeds:
+            joiner = self.world.seated(feed.joiner, self.order)
+            if joiner is not None:
+                message = (self._number(), self.worker.name, version)
+                self._send(joiner, link, joiner.joining.switched, *message)
+
+    def _send(
+        self,
+        joiner: "Worker",
+        link: SimulatedConnection,
+        action: Callable[..., None],
+        *arguments: Any,
     ) -> None:
-        def arrive(arrived: Any) -> None:
-            joiner.later(0, joiner.joining.update, self, feed, link, arrived)
-
-        link.send(0, arrive, message)
+        link.send(0, lambda _: joiner.later(0, action, *arguments), None)
 
     def confirmed(self, feed: SourceFeed, unit: int, version: int, held: bool) -> None:
         if held:
@@ -176,7 +185,7 @@ class Joining:
     def update(
         self, source: "Joining", feed: SourceFeed, link: SimulatedConnection, message: Any
     ) -> None:
-        number, updates, outcome, switches = message
+        number, updates, outcome = message
         if not self._is_fed_for(number) or self.units is None:
             return
         for unit, results in updates.items():
@@ -187,17 +196,16 @@ class Joining:
                     self.state[element] = self.world.values.updated(before, result, outcome)
             self._answer(source, feed, link, unit, outcome.step + 1, fits)
         self.outcome = outcome
-        if switches:
-            self._switched[source.worker.name] = outcome.step + 1
-        self._join_if_all_switched()
 
-    def _join_if_all_switched(self) -> None:
+    def switched(self, number: int, source: str, version: int) -> None:
+        """A source has switched; when all have, so does this worker."""
         order = self.order
-        if order is None or self.units is None or self.worker.ledger.has_seat:
+        if order is None or not self._is_fed_for(number) or self.units is None:
             return
+        self._switched[source] = version
         mine = next(joiner for joiner in order.joiners if joiner.name == self.worker.name)
-        if not all(source in self._switched for source in mine.sources.values()):
+        if not all(name in self._switched for name in mine.sources.values()):
             return
-        version = max(self._switched.values())
-        if self.units.is_current(version):
-            self.worker.join(order, version)
+        newest = max(self._switched.values())
+        if self.units.is_current(newest):
+            self.worker.join(order, newest)

@@ -113,7 +113,7 @@ def _peace(world: World) -> None:
         seated = world.members_alive(last) if last is not None and first > -2 else []
         if last is None or not seated:
             continue
-        version = min(worker.ledger.version for worker in seated)
+        version = min(worker.position.version for worker in seated)
         if first < 0 and len(seated) == len(last.incarnations):
             first = version
         elif first >= 0 and version >= first + STEPS_IN_PEACE:

@@ -24,14 +24,14 @@ class Passage:
 
 
 class Step:
-    def __init__(self, worker: "Worker", share: Share | None) -> None:
+    def __init__(self, worker: "Worker", share: Share | None, *, stop: bool) -> None:
         self.worker = worker
         self.world = worker.world
-        self.share = share
-        ledger = worker.ledger
-        self.epoch, self.number = ledger.epoch, ledger.version
+        self.share, self._stop = share, stop
+        position = worker.position
+        self.epoch, self.number = position.epoch, position.version
         self.layout = self.world.layout(self.epoch)
-        self.base = self.world.layout(ledger.base)
+        self.base = self.world.layout(position.base)
         self.slots = self.base.slots_of[worker.name]
         self.passages = [
             Passage(*found)
@@ -41,7 +41,7 @@ class Step:
         self._open = {slot: self._num_additions(slot) for slot in self.slots}
         self._entered: dict[Slot, None] = {}
         self._has_voted = False
-        self._outcome: tuple[Outcome, int, bool] | None = None
+        self._outcome: Outcome | None = None
         self._is_scheduled = False
 
     def _num_additions(self, slot: Slot) -> int:
@@ -89,12 +89,12 @@ class Step:
         micro_batch = passage.micro_batch
         ends = unit == passage.hop.stop - 1
         if passage.speaks and ends and self._counts(LOSS_ADDEND, micro_batch):
-            self.worker.ledger.spoke(micro_batch)
+            self.worker.position.record.loss_known(micro_batch)
             self.worker.losses.append(micro_batch)
         addends = [a for a in self._addends(unit) if self._counts(a, micro_batch)]
         for addend in addends:
             self.worker.sums.setdefault(addend, []).append(micro_batch)
-        self.worker.ledger.added(unit, micro_batch, addends)
+        self.worker.position.record.added(unit, micro_batch, addends)
         if not passage.units:
             self.world.board.passed(self, micro_batch, passage.place)
         for slot in self.slots:
@@ -147,7 +147,7 @@ class Step:
             self.worker.results[slot] = value
             for addend in [a for a in self.worker.sums if a[:2] == slot]:
                 del self.worker.sums[addend]
-            self.worker.ledger.reduced(slot)
+            self.worker.position.record.reduced(slot)
             self.world.happened("reduced", self.worker)
             self._agree_if_ready()
             self._apply_if_ready()
@@ -170,10 +170,9 @@ class Step:
             return
         self._has_voted = True
         worker = self.worker
-        worker.ledger.set_ready(worker.joining.is_ready(self.number))
-        vote = worker.ledger.vote()
+        vote = worker.machine.vote(worker.joining.is_prepared(self.number))
         finite = self.world.rng.random() > 0.02
-        contribution = (tuple(worker.losses), vote, finite, worker.stop_wanted)
+        contribution = (tuple(worker.losses), vote, finite, self._stop)
         operation = self.world.collective(
             (self.epoch, self.number, "agree"), self.layout.plan.workers
         )
@@ -199,36 +198,20 @@ class Step:
     def _agreed(self, value: tuple[Outcome, int, bool]) -> None:
         if not self.is_on:
             return
-        self.worker.ledger.agreed(value[1])
+        self._outcome, switch, stop = value
+        self.worker.machine.agreed(switch, stop)
         self.world.happened("agreed", self.worker)
-        self._outcome = value
         self.worker.later(self.world.rng.randint(0, self.world.pace.apply_ms), self._apply_if_ready)
 
     def _apply_if_ready(self) -> None:
-        if self._outcome is None or not self.is_on or not self._has_results():
+        outcome, worker = self._outcome, self.worker
+        if outcome is None or not self.is_on or not self._has_results():
             return
-        outcome, number, stops = self._outcome
-        worker = self.worker
-        self.world.apply(worker, worker.ledger.base, outcome)
-        worker.ledger.applied(outcome)
-        worker.state_before = None
+        self.world.apply(worker, worker.position.base, outcome)
+        worker.position.applied(outcome)
         worker.clear_step()
-        worker.note(f"applied {outcome.step} in {outcome.epoch}, {number}")
-        worker.step = None
+        worker.note(f"applied {outcome.step} in {outcome.epoch}")
         self.world.save_snapshot(worker, outcome)
-        worker.joining.stepped(outcome, bool(number))
+        worker.joining.stepped(outcome)
         self.world.happened("applied", worker)
-        self._go_on(number, stops)
-
-    def _go_on(self, number: int, stops: bool) -> None:
-        worker = self.worker
-        if not worker.is_alive or worker.is_stopped:
-            return
-        if stops and not number:
-            worker.ledger.done()
-            worker.tell()
-        elif number:
-            worker.switch(number)
-        else:
-            worker.tell()
-            worker.begin()
+        worker.step_ended(self)

@@ -15,7 +15,6 @@ from holdfast.control.journal_entries import JournalEntry, Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member, Outcome
-from holdfast.control.rules import Rules
 from holdfast.control.settings import ControlSettings
 from holdfast.control.state import Kept
 from holdfast.plan.text import parse_plan
@@ -55,7 +54,6 @@ class World:
         checkers: list[Checker],
     ) -> None:
         self.rng, self.shape, self.settings, self.pace = rng, shape, settings, pace
-        self.rules = Rules()
         self.clock = Clock()
         self.values = Values()
         self.board = Board()
@@ -97,7 +95,7 @@ class World:
         worker = self.agent_of(name).workers.get(name)
         if worker is None or not worker.is_alive or order is None:
             return None
-        return worker if worker.ledger.is_in(order) else None
+        return worker if worker.position.is_in(order) else None
 
     def members_alive(self, order: Order) -> list[Worker]:
         return [
@@ -114,9 +112,9 @@ class World:
     def is_member(self, worker: Worker) -> bool:
         """Of the last order, or already inside the outstanding one; and not fenced."""
         change = self.past.outstanding
-        inside = change is not None and worker.ledger.epoch == change.number
+        inside = change is not None and worker.position.epoch == change.number
         order = change if inside else self.past.last
-        is_in = order is not None and worker.ledger.is_in(order)
+        is_in = order is not None and worker.position.is_in(order)
         return is_in and not self.is_fenced(worker)
 
     def is_fenced(self, worker: Worker) -> bool:
@@ -187,21 +185,22 @@ class World:
         self.clock.note(f"{worker} dies: {how}")
         agent = self.agent_of(worker.name)
         self.clock.after(self.rng.randint(1, 12), agent.saw_exit, worker, how)
-        epochs = {worker.ledger.epoch, worker.ledger.pending}
+        epochs = {worker.position.epoch, worker.position.pending}
         for other in list(self.workers.values()):
-            if other.is_alive and other.ledger.epoch in epochs and other.ledger.epoch:
+            if other.is_alive and other.position.epoch in epochs and other.position.epoch:
                 self._loses(other, worker.name, "connection closed by")
 
     def wake_others(self, worker: Worker, epoch: int) -> None:
         """Whoever stops wakes all its groups."""
         for other in list(self.workers.values()):
-            is_peer = other is not worker and other.is_alive and other.ledger.epoch == epoch
+            is_there = epoch in (other.position.epoch, other.building)
+            is_peer = other is not worker and other.is_alive and is_there
             if is_peer and not self.is_cut(worker.name, other.name):
                 other.later(self.rng.randint(0, 15), other.lost, epoch, "", "woken")
 
     def _loses(self, worker: Worker, name: str, why: str) -> None:
         if not self.is_cut(worker.name, name):
-            epoch = worker.ledger.epoch
+            epoch = worker.position.epoch
             worker.later(self.rng.randint(1, 25), worker.lost, epoch, name, why)
 
     def is_cut(self, one: str, other: str) -> bool:
@@ -230,9 +229,9 @@ class World:
         worker = self.workers.get(Member(name, order.incarnations[name]))
         if worker is None or not worker.is_alive:
             return True
-        ledger = worker.ledger
-        has_left = ledger.epoch > epoch or (ledger.is_frozen and ledger.round > epoch)
-        return has_left or (ledger.epoch == epoch and worker.is_stopped)
+        position = worker.position
+        has_left = position.epoch > epoch or (position.is_frozen and position.round > epoch)
+        return has_left or (position.epoch == epoch and worker.is_stopped)
 
     # State
 
@@ -273,8 +272,8 @@ class World:
 
     def moved_state(self, worker: Worker, number: int) -> dict[Element, int] | None:
         """Its state under the next plan; None: something has not arrived yet."""
-        old, new = self.layout(worker.ledger.epoch), self.layout(number)
-        key = (worker.ledger.epoch, number)
+        old, new = self.layout(worker.position.epoch), self.layout(number)
+        key = (worker.position.epoch, number)
         if key not in self._moves:
             self._moves[key] = moves_between(old, new)
         state = dict(worker.state)

@@ -11,6 +11,7 @@ def suspected_alone(**options):
     """
     world = make(NoSplit(), plan=small_plan(1, 1), spares=("n9.g0",), **options)
     at_version(world, 3)
+    until(world, lambda: bool(world.agents["n0"].kept))
     world.agents["n9"].kept = list(world.agents["n0"].kept)
     world.agents["n9"].disconnect()
     world.agents["n0"].is_cut_off = True
@@ -62,7 +63,7 @@ def test_a_fenced_worker_may_end_the_step_in_flight_after_a_rollback():
     world.kill(worker(world, "n2.g0"), "SIGKILL")
     until(world, lambda: world.coverage["restores"] == 1)
     assert world.is_fenced(hung)
-    assert world.past.step < hung.ledger.version
+    assert world.past.step < hung.position.version
     world.listeners.remove(hold)
     hung.resume()
     until(world, lambda: world.coverage["steps of fenced workers"] == 1)

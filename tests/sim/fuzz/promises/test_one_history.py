@@ -6,7 +6,7 @@ from support.fuzz_worlds import at_version, broken_promise, make, worker
 
 
 def with_lost_state():
-    world = at_version(make(OneHistory()), 6)
+    world = at_version(make(OneHistory(), seed=2), 6)
     for name in ("n0.g0", "n2.g0"):
         world.kill(worker(world, name), "SIGKILL")
     return world

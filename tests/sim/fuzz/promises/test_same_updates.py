@@ -29,12 +29,12 @@ def test_who_leaves_may_end_its_last_step_late():
     world = at_version(make(SameUpdates(), plan=plan), 2)
 
     def hold(kind, member):
-        if kind == "agreed" and member.name == "n1.g0" and member.ledger._vote:
+        if kind == "agreed" and member.name == "n1.g0" and member.position._vote:
             member.is_paused = True
 
     world.listeners.append(hold)
     world.office.take(PlanWanted(without_workers(plan, ["n1.g0"])[0], "smaller"))
     assert broken_promise(world, 12) == ""
-    left, stays = worker(world, "n1.g0").ledger, worker(world, "n0.g0").ledger
+    left, stays = worker(world, "n1.g0").position, worker(world, "n0.g0").position
     assert (left.epoch, stays.epoch) == (1, 2)
     assert stays.version > left.version + 1

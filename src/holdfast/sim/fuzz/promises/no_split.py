@@ -28,7 +28,7 @@ class NoSplit(Checker):
 
     def recording(self, world: "World", entry: JournalEntry) -> None:
         if isinstance(entry, Ordered) and entry.order.kind in ("start", "restore"):
-            versions = [worker.ledger.version for worker in world.workers.values()]
+            versions = [worker.position.version for worker in world.workers.values()]
             self._in_flight[entry.order.number] = max(versions, default=0)
 
     def applied(self, world: "World", worker: "Worker", outcome: Outcome) -> None:

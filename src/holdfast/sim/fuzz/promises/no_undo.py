@@ -42,7 +42,7 @@ class NoUndo(Checker):
         change = world.past.outstanding
         if change is not None:
             alive = [w for w in world.members_alive(change) if not world.is_fenced(w)]
-            if alive and all(worker.ledger.epoch == change.number for worker in alive):
+            if alive and all(worker.position.epoch == change.number for worker in alive):
                 return change
         return world.past.last
 
@@ -60,10 +60,10 @@ class NoUndo(Checker):
         alive = [
             worker.name
             for worker in world.members_alive(order)
-            if not world.is_fenced(worker) and worker.ledger.lineage == order.lineage
+            if not world.is_fenced(worker) and worker.position.lineage == order.lineage
         ]
         if any(
-            worker.ledger.lineage != order.lineage and not world.is_fenced(worker)
+            worker.position.lineage != order.lineage and not world.is_fenced(worker)
             for worker in world.members_alive(order)
         ):
             return False
@@ -76,9 +76,9 @@ class NoUndo(Checker):
 
     def entered(self, world: "World", worker: "Worker", order: Order) -> None:
         """Within a lineage a member never goes back."""
-        if world.is_fenced(worker) or not worker.ledger.has_seat:
+        if world.is_fenced(worker) or not worker.position.has_seat:
             return
-        version, lineage = worker.ledger.version, worker.ledger.lineage
+        version, lineage = worker.position.version, worker.position.lineage
         world.require(
             NAME,
             version >= self._reached.get(lineage, 0) - 1,

@@ -20,9 +20,9 @@ class ProgressChecker(Checker):
             world.require(NAME, is_hopeless, f"gave up with a snapshot: {world.office.failed}")
             return
         where = ", ".join(
-            f"{w} e{w.ledger.epoch} v{w.ledger.version}"
-            f"{' frozen' if w.ledger.is_frozen else ''}{' broken' if w.ledger.broken else ''}"
-            f"{f' pending {w.ledger.pending}' if w.ledger.pending else ''}"
+            f"{w} e{w.position.epoch} v{w.position.version}"
+            f"{' frozen' if w.position.is_frozen else ''}{' broken' if w.position.broken else ''}"
+            f"{f' pending {w.position.pending}' if w.position.pending else ''}"
             for w in world.unfenced()
         )
         world.require(NAME, world.is_through, f"no progress: {where}")

@@ -21,33 +21,33 @@ NAME = "P2"
 
 class SameUpdates(Checker):
     def applied(self, world: "World", worker: "Worker", outcome: Outcome) -> None:
-        self._compare(world, worker, worker.ledger.version + 1, worker.ledger.lineage)
+        self._compare(world, worker, worker.position.version + 1, worker.position.lineage)
 
     def entered(self, world: "World", worker: "Worker", order: Order) -> None:
-        if worker.ledger.has_seat:
-            self._compare(world, worker, worker.ledger.version, worker.ledger.lineage)
+        if worker.position.has_seat:
+            self._compare(world, worker, worker.position.version, worker.position.lineage)
 
     def _compare(self, world: "World", worker: "Worker", version: int, lineage: int) -> None:
         if not world.is_member(worker):
             return
         for other in world.unfenced():
-            ledger = other.ledger
-            if other is worker or not ledger.has_seat or not world.is_member(other):
+            position = other.position
+            if other is worker or not position.has_seat or not world.is_member(other):
                 continue
-            if (ledger.version, ledger.lineage) == (version, lineage):
+            if (position.version, position.lineage) == (version, lineage):
                 self._compare_state(world, worker, other, version)
-            elif ledger.lineage == lineage and self._share_steps(world, worker, other, version):
+            elif position.lineage == lineage and self._share_steps(world, worker, other, version):
                 world.require(
                     NAME,
-                    abs(ledger.version - version) <= 1,
-                    f"{worker} is at {version}, {other} at {ledger.version}",
+                    abs(position.version - version) <= 1,
+                    f"{worker} is at {version}, {other} at {position.version}",
                 )
 
     def _share_steps(self, world: "World", worker: "Worker", other: "Worker", version: int) -> bool:
         """Does the one that is ahead need the other one for its steps?"""
-        is_ahead = version > other.ledger.version
+        is_ahead = version > other.position.version
         ahead, behind = (worker, other) if is_ahead else (other, worker)
-        return behind.ledger.is_in(world.orders[ahead.ledger.epoch])
+        return behind.position.is_in(world.orders[ahead.position.epoch])
 
     def _compare_state(
         self, world: "World", worker: "Worker", other: "Worker", version: int

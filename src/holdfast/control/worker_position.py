@@ -1,33 +1,33 @@
-"""A worker's side of the protocol: where it is, what it may do, what it has to tell.
+"""Where a worker is: its epoch, round, lineage and version, what it has of the step in flight, and
+the planned change it knows of.
 
-The engine calls this ledger as things happen and asks it before it acts on a message; everything
-else (kernels, groups, bytes) is the engine's. The rules of numbers:
+The rules of numbers:
 
-    freeze     obeyed if it is above every freeze answered and every order entered
-    recover    obeyed if it ends the very round that was answered last
-    change     noted if it is above everything entered and voided, and the worker is not frozen
-    left out   an order without a place for this worker is obeyed if it is newer than all it knows
+    freeze     answered if it is above every freeze answered and every order entered
+    recover    accepted if it ends the very round that was answered last
+    change     accepted if it is above everything entered and voided, and the worker is not frozen
+    left out   an order without a place for this worker is accepted if it is newer than all it knows
 
 A change is entered in-band: `vote` gives the number that goes into the agreement of a step, and is
 binding until that agreement has ended. A void that comes in between is therefore confirmed later,
 and not at all if the agreement said to switch.
+
+What a worker does next, and in which order, is decided in `worker`; this is what it decides from.
 """
 
 from collections.abc import Iterable
 
-from holdfast.control.order import Freeze, Order
-from holdfast.control.report import LOSS_ADDEND, Addend, Member, Outcome, Slot, WorkerReport
-from holdfast.control.rules import Rules
+from holdfast.control.order import Freeze, Order, Share
+from holdfast.control.report import Member, Outcome, WorkerReport
 from holdfast.control.state import WorkerState
+from holdfast.control.step_record import StepRecord
 from holdfast.errors import invariant
 
-RULES = Rules()
 
-
-class WorkerLedger:
-    def __init__(self, member: Member, rules: Rules = RULES) -> None:
+class WorkerPosition:
+    def __init__(self, member: Member) -> None:
         self.member = member
-        self.rules = rules
+        self.record = StepRecord(str(member))
         self.epoch = 0
         self.round = 0
         self.lineage = 0
@@ -47,43 +47,18 @@ class WorkerLedger:
         self.blamed: tuple[str, ...] = ()
         self._void_asked = 0
         self._vote = 0
-        self._sums: dict[Addend, dict[int, None]] = {}
-        self._results: dict[Slot, None] = {}
-        self._current: tuple[int, ...] = ()
         self._report: WorkerReport | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing more is done in this epoch."""
+        return self.is_frozen or bool(self.broken) or self.is_done
 
     # A step
 
-    def begin_step(self, step: int, epoch_of_plan: int) -> None:
-        invariant(step == self.version, f"{self.member} begins step {step} at {self.version}")
-        self.base = epoch_of_plan
-        self._forget_step()
-
-    def added(self, unit: int, micro_batch: int, addends: Iterable[Addend]) -> None:
-        """The gradient of one micro-batch and one adding unit is now in these local sums."""
-        for addend in addends:
-            invariant(addend[2] == unit, f"unit {unit} cannot add to {addend}")
-            self._add(addend, micro_batch)
-
-    def spoke(self, micro_batch: int) -> None:
-        """Its loss is known here."""
-        self._add(LOSS_ADDEND, micro_batch)
-
-    def _add(self, addend: Addend, micro_batch: int) -> None:
-        numbers = self._sums.setdefault(addend, {})
-        invariant(micro_batch not in numbers, f"{self.member} adds {micro_batch} to {addend} twice")
-        numbers[micro_batch] = None
-
-    def torn(self, addends: Iterable[Addend]) -> None:
-        """An accumulation was interrupted: these sums are worth nothing any more."""
-        for addend in addends:
-            self._sums.pop(addend, None)
-
-    def reduced(self, slot: Slot) -> None:
-        """Its result is complete here, and its group was not given up since."""
-        self._results[slot] = None
-        for addend in [addend for addend in self._sums if addend[:2] == slot]:
-            del self._sums[addend]
+    def begin_step(self) -> None:
+        self.base = self.epoch
+        self.record.clear()
 
     def applied(self, outcome: Outcome) -> None:
         invariant(
@@ -94,13 +69,16 @@ class WorkerLedger:
         self.outcome = outcome
         self.base = self.epoch
         self.before = 0
-        self._forget_step()
+        self.record.clear()
 
-    def _forget_step(self) -> None:
-        self._sums.clear()
-        self._results.clear()
+    # The planned change
 
-    # The agreement
+    def prepare(self, order: Order) -> None:
+        """A change that was accepted: from now on pending."""
+        self.pending, self.ready = order.number, False
+
+    def set_ready(self, ready: bool) -> None:
+        self.ready = ready and self.pending > 0
 
     def vote(self) -> int:
         """The change that this worker is ready for, 0 for none; binding until `agreed`. There is
@@ -113,21 +91,14 @@ class WorkerLedger:
         """The agreement of a step has ended, with this as the smallest vote."""
         if not number:
             self._vote = 0
-            self._heed_void()
-
-    def prepare(self, order: Order) -> None:
-        """A change that was accepted: from now on pending."""
-        self.pending, self.ready = order.number, False
-
-    def set_ready(self, ready: bool) -> None:
-        self.ready = ready and self.pending > 0
+            self._confirm_void()
 
     def on_void(self, number: int) -> None:
         self._void_asked = max(self._void_asked, number)
-        if not (self.rules.late_void and self._vote == number):
-            self._heed_void()
+        if self._vote != number:
+            self._confirm_void()
 
-    def _heed_void(self) -> None:
+    def _confirm_void(self) -> None:
         self.voided = max(self.voided, self._void_asked)
         if self.pending and self.pending <= self.voided:
             self.pending, self.ready = 0, False
@@ -135,20 +106,26 @@ class WorkerLedger:
     # Failures
 
     def on_broken(self, reason: str, blamed: Iterable[str] = ()) -> None:
-        """A group of this epoch broke: nothing can be done but wait for a freeze."""
+        """A group broke: nothing can be done but wait for a freeze. Of a frozen worker: the order
+        that ends its round cannot be entered.
+        """
         self.broken, self.blamed = reason or "broken", tuple(blamed)
+
+    def is_due(self, round_number: int) -> bool:
+        """Does a freeze of this round have to be answered?"""
+        return round_number > self.round and round_number > self.epoch
 
     def on_freeze(self, freeze: Freeze) -> WorkerReport | None:
         """The report; None: the freeze is old. The groups are broken and the kernel has ended
         before this is called.
         """
-        if freeze.round <= self.round or freeze.round <= self.epoch:
+        if not self.is_due(freeze.round):
             return None
         self.round = freeze.round
-        self.is_frozen = self.rules.freeze
+        self.is_frozen = True
         self.broken, self.blamed = "", ()
         self._vote = 0
-        self._heed_void()
+        self._confirm_void()
         self._report = WorkerReport(
             member=self.member,
             round=self.round,
@@ -156,24 +133,16 @@ class WorkerLedger:
             lineage=self.lineage,
             version=self.version,
             base=self.base,
-            sums=self._told_sums(),
-            results=tuple(self._results),
+            sums=self.record.sums(),
+            results=self.record.results,
             outcome=self.outcome,
-            current=self._current,
         )
         return self._report
-
-    def _told_sums(self) -> dict[Addend, tuple[int, ...]]:
-        told = {addend: tuple(sorted(numbers)) for addend, numbers in self._sums.items()}
-        if self.rules.exact_sets or not told:
-            return told
-        whole = frozenset.intersection(*(frozenset(numbers) for numbers in told.values()))
-        return dict.fromkeys(told, tuple(sorted(whole)))
 
     # Orders
 
     def accepts(self, order: Order) -> tuple[bool, str]:
-        """Whether to obey, and why not."""
+        """Whether to carry it out, and why not."""
         if order.number <= self.epoch:
             return False, f"order {order.number} is not newer than epoch {self.epoch}"
         if order.kind == "change":
@@ -192,10 +161,7 @@ class WorkerLedger:
         return True, ""
 
     def is_in(self, order: Order) -> bool:
-        incarnation = order.incarnations.get(self.member.name)
-        if not self.rules.incarnations:
-            return incarnation is not None
-        return incarnation == self.member.incarnation
+        return order.incarnations.get(self.member.name) == self.member.incarnation
 
     def enter(
         self, order: Order, *, version: int | None = None, outcome: Outcome | None = None
@@ -218,16 +184,16 @@ class WorkerLedger:
         self._settle(order)
 
     def _change(self, order: Order, version: int | None, outcome: Outcome | None) -> None:
-        """Who leaves keeps its state, too: until the next order, since this may be reverted."""
-        self._forget_step()
+        """A worker that leaves keeps its state, too, until the next order: this may be reverted."""
+        self.record.clear()
         self.base = order.number
-        self.before = self.epoch if self.rules.keep_before and self.has_seat else 0
+        self.before = self.epoch if self.has_seat else 0
         self.version = self.version if version is None else version
         self.outcome = outcome or self.outcome
 
     def _begin_anew(self, order: Order) -> None:
         """Start, restore, or left out."""
-        self._forget_step()
+        self.record.clear()
         first = {"start": order.at_step, "restore": order.version}.get(order.kind, 0)
         self.version = first if self.is_in(order) else 0
         self.base, self.before, self.outcome = order.number, 0, None
@@ -237,31 +203,20 @@ class WorkerLedger:
         self.broken, self.blamed = "", ()
         self.voided = max(self.voided, self.pending if order.kind != "change" else 0)
         self.pending, self.ready, self._vote = 0, False, 0
-        self._current, self._report = (), None
+        self._report = None
 
     def _recover(self, order: Order) -> None:
-        share = order.share
-        invariant(share is not None, f"order {order.number} has no share for {self.member}")
-        assert share is not None
-        if share.revert or self.version < share.step or self.base != share.base:
-            self._forget_step()
-        if self.version < share.step:
-            invariant(
-                share.outcome is not None and self.version == share.step - 1,
-                f"{self.member} is at {self.version}, order {order.number} goes on at {share.step}",
-            )
-            self.version, self.outcome = share.step, share.outcome
-        kept = {addend: self._sums[addend] for addend in self._sums if addend[:2] in share.keep}
-        if share.speak:
-            kept[LOSS_ADDEND] = dict.fromkeys(share.speak)
-        self._sums = kept
+        share = share_of(order)
+        invariant(
+            self.version == share.step,
+            f"{self.member} is at {self.version}, order {order.number} goes on at {share.step}",
+        )
+        if share.revert or self.base != share.base:
+            self.record.clear()
+        self.record.keep(share.keep, share.speak)
         self.base, self.before = share.base, 0
 
-    # Telling
-
-    def set_current(self, units: Iterable[int]) -> None:
-        """Of a joiner: the units it holds at the version of those it joins."""
-        self._current = tuple(units)
+    # What is sent
 
     def done(self) -> None:
         self.is_done = True
@@ -284,3 +239,9 @@ class WorkerLedger:
             is_done=self.is_done,
             report=self._report,
         )
+
+
+def share_of(order: Order) -> Share:
+    invariant(order.share is not None, f"order {order.number} has no share for this worker")
+    assert order.share is not None
+    return order.share
