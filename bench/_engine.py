@@ -15,10 +15,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.control.worker_reports import ChangeReport, Planned, StepReport
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.reports import ChangeReport, Planned, StepReport
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
 from holdfast.models.model import LlamaModel

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from holdfast.control.worker_reports import ChangeReport, Planned, StepReport
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.reports import ChangeReport, Planned, StepReport
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.models.model import LlamaModel
 from holdfast.plan.plan import Plan

@@ -34,10 +34,11 @@ import msgspec
 import psutil  # type: ignore[import-untyped]
 
 from _common import Goal, finish, parse_args, print_table
+from holdfast.control.facts import Beat, WorkerStarted
 from holdfast.control.order import Order
 from holdfast.control.report import Member
 from holdfast.control.worker_position import WorkerPosition
-from holdfast.engine.reports import Planned
+from holdfast.control.worker_reports import Planned
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan
@@ -50,7 +51,6 @@ from holdfast.runtime.launch.store import bind
 from holdfast.runtime.wire.connection import ClientConnection, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT, pack
 from holdfast.runtime.wire.messages import (
-    Beat,
     FreezeMessage,
     FromWorker,
     Hello,
@@ -62,7 +62,6 @@ from holdfast.runtime.wire.messages import (
     ToAgent,
     ToMember,
     WorkerExitedMessage,
-    WorkerStarted,
 )
 from holdfast.runtime.wire.secret import ClientProof
 from holdfast.runtime.worker.progress_page import now_ms
@@ -199,7 +198,7 @@ class Bench:
     async def _beat(self) -> None:
         while True:
             for agent in self.agents:
-                agent.send(Beat(sent_ms=now_ms()))
+                agent.send(Beat(node=agent.node, sent_ms=now_ms()))
             await asyncio.sleep(BEAT_S)
 
 

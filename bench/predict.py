@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from _common import Goal, finish, parse_args, print_table
-from holdfast.engine.reports import Planned
+from holdfast.control.worker_reports import Planned
 from holdfast.observe.run_directory import PROFILE
 from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.plan import Hop, Plan, Schedule, whole_route

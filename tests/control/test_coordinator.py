@@ -3,9 +3,27 @@
 import pytest
 
 from holdfast.control.coordinator import Coordinator
-from holdfast.control.effects import Finish, Record, Send
-from holdfast.control.facts import PlanWanted, StopWanted, Tick, WorkerExited
+from holdfast.control.deadlines import CALM_MS, SHORTEST_MS
+from holdfast.control.effects import (
+    Disconnect,
+    Fail,
+    Finish,
+    Record,
+    Send,
+    StepsRecorded,
+    ToAllNodes,
+)
+from holdfast.control.facts import (
+    Beat,
+    PlanWanted,
+    ProgressPlace,
+    StepReported,
+    StopWanted,
+    Tick,
+    WorkerExited,
+)
 from holdfast.control.journal_entries import Fenced, NumberTaken, Ordered, TermBegun
+from holdfast.control.worker_reports import Planned, StepReport
 from support.control_jobs import Job, small_plan
 
 
@@ -83,7 +101,7 @@ def test_the_end_is_known_to_a_successor():
     job.restart()
     job.begin()
     assert job.coordinator.is_over
-    assert [e for e in job.effects if isinstance(e, Finish)] == [Finish(0), Finish(0)]
+    assert [e.version for e in job.effects if isinstance(e, Finish)] == [0, 0]
 
 
 def test_effects_are_sent_after_what_they_depend_on():
@@ -115,3 +133,74 @@ def test_a_plan_for_another_model_is_refused():
 def test_facts_of_unknown_nodes_are_harmless():
     coordinator = Coordinator(Job().settings)
     assert [type(e).__name__ for e in coordinator.take(Tick(), 0)] == ["Record"]
+
+
+def test_a_node_that_is_connected_and_silent_is_disconnected_later():
+    job = Job(lost_after_ms=10_000).begin()
+    for _ in range(100):
+        job.tick(101)
+        job.take(Beat(node="n1", sent_ms=0))
+    assert [e.node for e in job.effects if isinstance(e, Disconnect)] == ["n0"]
+
+
+def test_a_worker_that_is_stopped_for_long_is_replaced():
+    job = Job(hang_floor_ms=2000).begin()
+    stopped = ProgressPlace(3, 0, 0, 2001, is_stopped=True)
+    job.now_ms += 101
+    job.take(Beat(node="n0", sent_ms=0, places={"n0.g0": stopped}))
+    assert [str(e.member) for e in job.journal if isinstance(e, Fenced)] == ["n0.g0#1"]
+
+
+def test_all_workers_that_are_stopped_at_once_are_spared_and_go_on():
+    job = Job(hang_floor_ms=2000).begin()
+    for silent_ms in (1000, 2001):
+        job.now_ms += 1001
+        for node in ("n0", "n1"):
+            place = ProgressPlace(3, 0, 0, silent_ms, is_stopped=True)
+            job.take(Beat(node=node, sent_ms=0, places={f"{node}.g0": place}))
+    job.tick(101)
+    assert not [e for e in job.journal if isinstance(e, Fenced)]
+    assert any("is not given up" in line for line in job.said)
+    for node in ("n0", "n1"):
+        place = ProgressPlace(3, 0, 0, 0)
+        job.take(Beat(node=node, sent_ms=0, places={f"{node}.g0": place}))
+    assert not job.coordinator._desk.suspected
+    assert rounds(job) == 0
+
+
+def test_steps_are_counted_and_agents_are_told():
+    job = Job().begin()
+    for name in ("n0.g0", "n1.g0"):
+        report = StepReport(0, 1, 0.5, 2.0, 1.0, 64, 1e-3, True)
+        job.take(StepReported(job.member(name), report))
+    assert job.coordinator.view.next_step == 1
+    job.tick(101)
+    assert ToAllNodes(StepsRecorded(step=1)) in job.effects
+
+
+def test_workers_that_differ_end_the_job():
+    job = Job().begin()
+    for name, loss in (("n0.g0", 2.0), ("n1.g0", 2.5)):
+        report = StepReport(0, 1, 0.5, loss, 1.0, 64, 1e-3, True)
+        job.take(StepReported(job.member(name), report))
+    (failed,) = [effect for effect in job.effects if isinstance(effect, Fail)]
+    assert "differ in the loss of step 0" in failed.reason
+
+
+def test_the_job_files_changes_are_wanted_one_after_the_other():
+    plans = (Planned(0, small_plan(2)), Planned(5, small_plan(1)))
+    job = Job(plans[0].plan, changes=plans).begin()
+    assert job.coordinator.view.wanted == plans[1].plan
+    assert job.coordinator.view.change == 2
+
+
+def test_the_next_look_is_soon_where_something_waits_for_a_time():
+    job = Job(settle_ms=50, answer_ms=300).begin()
+    assert job.coordinator.next_deadline_ms(0) == CALM_MS
+    job.is_held = lambda name: True
+    job.ledgers["n0.g0"].on_broken("no route")
+    job.tell("n0.g0")
+    assert job.coordinator.next_deadline_ms(0) == 50
+    job.tick(50)
+    assert job.coordinator.next_deadline_ms(150) == 350
+    assert job.coordinator.next_deadline_ms(345) == 345 + SHORTEST_MS

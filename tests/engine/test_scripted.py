@@ -5,8 +5,8 @@ import pytest
 from holdfast.control.effects import Leave, Stop
 from holdfast.control.report import Member
 from holdfast.control.worker_position import WorkerPosition
+from holdfast.control.worker_reports import Planned
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import ScriptedLink
 from holdfast.plan.build import regular_plan
 from support.training import Task

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from holdfast.control.worker_reports import Planned
 from holdfast.engine.epoch import TrainerConfig, check_runnable
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.errors import HoldfastError
 from holdfast.models.model import LlamaModel

@@ -10,7 +10,7 @@ from holdfast.observe.events import (
     failure_kind,
     parse_event,
 )
-from holdfast.runtime.coordinator.failures import describe_exit
+from holdfast.runtime.launch.exit_status import describe_exit
 from support.job_events import CHANGED, RECOVERED
 
 

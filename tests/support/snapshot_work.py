@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from holdfast.control.worker_reports import Planned
 from holdfast.engine.epoch import TrainerConfig
-from holdfast.engine.reports import Planned
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.models.model import LlamaModel
 from holdfast.plan.plan import Plan

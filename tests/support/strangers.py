@@ -4,8 +4,9 @@ import random
 import socket
 import struct
 
+from holdfast.control.facts import Beat
 from holdfast.runtime.wire.frames import HANDSHAKE, PROTOCOL, Channel, pack
-from holdfast.runtime.wire.messages import Beat, NodeState, SecretProof, StatusRequest
+from holdfast.runtime.wire.messages import NodeState, SecretProof, StatusRequest
 from holdfast.runtime.wire.secret import ClientProof
 
 SAMPLES = [
@@ -13,7 +14,7 @@ SAMPLES = [
     for message in (
         SecretProof(protocol=PROTOCOL, role="agent", name="n0", nonce=b"x" * 32, proof=b"y" * 32),
         NodeState(node="n0", agent="evil", places=("n0.g0",)),
-        Beat(sent_ms=1),
+        Beat(node="n0", sent_ms=1),
         StatusRequest(),
     )
 ]

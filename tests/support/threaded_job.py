@@ -32,10 +32,10 @@ from holdfast.control.order import Freeze
 from holdfast.control.report import Member
 from holdfast.control.settings import ControlSettings
 from holdfast.control.state import WorkerState
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.interpreter import Hooks
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.engine.trainer import Trainer
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel

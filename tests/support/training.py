@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.control.worker_reports import ChangeReport, Planned, StepReport
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.epoch import DTYPES, TrainerConfig
 from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.random import Numbers, dropout
-from holdfast.engine.reports import ChangeReport, Planned, StepReport
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.trainer import Trainer
 from holdfast.models.llama import LlamaOptions, initial_state

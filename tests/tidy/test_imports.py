@@ -63,9 +63,10 @@ DIRECTIONS = {
     ),
     "planner": direction("plan schedule", "numpy scipy msgspec", "it chooses plans"),
     "control": direction(
-        "plan snapshot",
+        "plan detect snapshot",
         "numpy scipy msgspec",
-        "it orders plans and versions (of snapshot, only what is pure), and runs in the simulator",
+        "it judges workers, orders plans and versions (of snapshot, what is pure), and runs in "
+        "the simulator",
     ),
     "detect": direction(
         "plan schedule", "numpy scipy msgspec", "it is usable alone, and runs in the simulator"

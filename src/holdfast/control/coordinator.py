@@ -1,60 +1,90 @@
-"""The coordinator: facts in, effects out.
+"""The coordinator: facts in, effects out. All decisions of a job are made here.
 
 Its state is what the journal says, what agents and workers have told, and the round that is being
-held, if any. After every fact it looks at that state and does what is due: it judges who is gone,
-holds rounds, orders changes, and sends every worker what it lacks. Nothing is remembered as "to be
-done", so a successor that reads the journal and hears everybody goes on from the same point.
+held, if any. After every fact it looks at that state and does what is due: it judges which members
+are gone, holds rounds, orders changes, and sends every worker what it lacks. Nothing is remembered
+as "to be done", so a successor that reads the journal and is told everything by the agents goes on
+from the same point.
 
-A successor first waits for the agents of everybody who may be in the present epoch, because whoever
-is not there may simply not have connected yet.
+A successor first waits for the agents of all members of the present epoch, because one that is not
+there may simply not have connected yet.
 """
 
 from collections.abc import Sequence
 
 from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.deadlines import next_deadline_ms
 from holdfast.control.delivery import Sender
-from holdfast.control.effects import Effect, Fail, Finish
+from holdfast.control.effects import Disconnect, Effect, Fail, StepsRecorded, ToAllNodes
+from holdfast.control.ending import Failure, GivingUp, said
 from holdfast.control.facts import (
+    Beat,
+    EpochReported,
     Fact,
     NodeConnected,
     NodeDead,
     NodeLost,
     PlanWanted,
     SnapshotKept,
+    StepReported,
     StopWanted,
     WorkerExited,
+    WorkerFailing,
     WorkerHung,
+    WorkerStarted,
     WorkerTold,
+    sender_of,
 )
+from holdfast.control.hang_monitor import HangMonitor
+from holdfast.control.job_events import AllReady, JobEvent, StepCompleted, WorkerBlamed
 from holdfast.control.journal_entries import Ended, JournalEntry, StopAsked, TermBegun, Wanted
 from holdfast.control.planned import begin_job, follow_change, order_change, void
+from holdfast.control.planned_change_queue import PlannedChangeQueue
 from holdfast.control.recovery import begin_if_needed, decide_if_answered
 from holdfast.control.report import Member
 from holdfast.control.settings import ControlSettings
 from holdfast.control.state import Kept, WorkerState
-from holdfast.control.verdicts import Blame, judge
+from holdfast.control.step_aggregator import HoldersDiffer, Recorded
+from holdfast.control.verdicts import Blame, judge, suspects
+from holdfast.control.view import CoordinatorView
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
 from holdfast.plan.workers import node_of
 
 LOOK_AGAIN_MS = 1000
 """Some answers change with time alone: who may be started again, who is lost for good."""
+WATCH_MS = 100
+"""How often, at most, hangs are looked for and agents are told which steps are recorded."""
 
 
 class Coordinator:
-    """`history`: the journal of the coordinators before, empty for a new job."""
+    """`history`: the journal of the coordinators before, empty for a new job; `recorded`: how far
+    their run log goes.
+    """
 
-    def __init__(self, settings: ControlSettings, history: Sequence[JournalEntry] = ()) -> None:
+    def __init__(
+        self,
+        settings: ControlSettings,
+        history: Sequence[JournalEntry] = (),
+        recorded: Recorded | None = None,
+    ) -> None:
         self.settings = settings
-        self._desk = CoordinatorState(settings)
-        self._desk.past.read(history)
-        self._sender = Sender(self._desk)
+        self._desk = desk = CoordinatorState(settings)
+        desk.read(history, recorded)
+        self._hangs = HangMonitor(settings, desk.past, desk.roster)
+        self._changes = PlannedChangeQueue(settings.changes, desk.past)
+        self._giving_up = GivingUp(
+            is_strict=settings.ends_with_failure, patience_ms=settings.patience_ms, now_ms=0
+        )
+        self.view = CoordinatorView(desk, self._hangs)
+        self._is_ready = bool(history)
+        self._sender = Sender(desk)
         self._blame = Blame(settings.max_blame)
         self._born_ms: int | None = None
         self._is_gathering = bool(history)
         self._expected: dict[str, None] = {}
         self._last_look: tuple[object, ...] = ()
-        self._looked_ms = 0
+        self._looked_ms = self._watched_ms = self._num_recorded = 0
 
     @property
     def term(self) -> int:
@@ -77,14 +107,22 @@ class Coordinator:
             self._looked_ms = now_ms
             desk.processes += 1
             desk.stirred.update(dict.fromkeys(desk.roster.nodes))
+        if node := sender_of(fact):
+            self._hangs.received(node, now_ms)
         touched = self._learn(fact)
+        self._watch()
         if not self._is_gathering or self._has_gathered():
             self._act()
             self._sender.send_due(touched)
         return desk.effects
 
+    def next_deadline_ms(self, now_ms: int) -> int:
+        """When a Tick is due, if no fact comes before."""
+        return next_deadline_ms(self._desk, self._hangs, self._giving_up, self._born_ms, now_ms)
+
     def _take_over(self, now_ms: int) -> None:
         self._born_ms = now_ms
+        self._giving_up.moved(now_ms)
         desk = self._desk
         desk.record(TermBegun(desk.past.term + 1))
         members = [m for m in desk.past.members() if not desk.past.is_fenced(m)]
@@ -96,27 +134,30 @@ class Coordinator:
     # Facts
 
     def _learn(self, fact: Fact) -> list[Member]:
-        """Whom it concerns."""
+        """The members it concerns."""
         desk = self._desk
         match fact:
             case NodeConnected():
                 return self._connected(fact)
             case NodeLost(node=node):
                 desk.roster.lose(node, desk.now_ms)
+                self._hangs.suspend()
             case NodeDead(node=node, reason=reason, will_return=will_return):
-                dead = dict.fromkeys(desk.roster.bury(node, will_return=will_return))
-                dead.update(dict.fromkeys(self._members_on(node)))
-                desk.gone.update((member, reason or f"{node} is dead") for member in dead)
-                desk.changed()
+                self._node_dead(node, reason, will_return=will_return)
+            case Beat(sent_ms=sent_ms, places=places):
+                moved = self._hangs.beat(places, sent_ms, desk.now_ms)
+                desk.clear(moved)
+            case WorkerStarted(member=member, pid=pid):
+                desk.roster.pids[member.name] = pid
+                return self._told(WorkerState(member=member))
             case WorkerTold(state=state):
                 return self._told(state)
-            case WorkerExited(member=member, how=how):
-                desk.roster.exited(member)
-                desk.stir(node_of(member.name))
-                desk.standing.look_at(member, desk.now_ms)
-                desk.gone[member] = how or "its process has ended"
+            case WorkerExited():
+                self._exited(fact)
             case WorkerHung(member=member, reason=reason):
                 desk.suspected[member] = reason or "it makes no progress"
+            case WorkerFailing() | StepReported() | EpochReported():
+                self._reported(fact)
             case SnapshotKept(node=node, kept=kept):
                 if node in desk.roster.nodes:
                     desk.roster.nodes[node].kept = kept
@@ -126,6 +167,51 @@ class Coordinator:
                 desk.record(StopAsked(reason))
                 void(desk, "the job stops")
         return []
+
+    def _node_dead(self, node: str, reason: str, *, will_return: bool) -> None:
+        desk = self._desk
+        dead = dict.fromkeys(desk.roster.bury(node, will_return=will_return))
+        dead.update(dict.fromkeys(self._members_on(node)))
+        desk.gone.update((member, reason or f"{node} is dead") for member in dead)
+        for member in dead:
+            self._hangs.gone(member.name)
+        desk.changed()
+
+    def _exited(self, fact: WorkerExited) -> None:
+        desk, member = self._desk, fact.member
+        desk.roster.exited(member)
+        self._hangs.gone(member.name)
+        desk.stir(node_of(member.name))
+        desk.standing.look_at(member, desk.now_ms)
+        desk.gone[member] = fact.how or "its process has ended"
+        if fact.has_said_why:
+            desk.last_words = f"; {member.name} {fact.how}"
+
+    def _reported(self, fact: WorkerFailing | StepReported | EpochReported) -> None:
+        """What a fenced worker has done on its own counts for nothing."""
+        desk, member = self._desk, fact.member
+        self._giving_up.moved(desk.now_ms)
+        if desk.past.is_fenced(member) or desk.past.ended is not None:
+            return
+        desk.clear([member.name])
+        try:
+            match fact:
+                case StepReported(report=report):
+                    self._happened(desk.steps.add_step(member.name, report))
+                case EpochReported(report=entered):
+                    self._happened(desk.steps.add_change(member.name, entered))
+                case WorkerFailing(line=line, is_consequence=True):
+                    failure = said(member.name, line, is_consequence=True)
+                    self._giving_up.failed(failure, desk.now_ms)
+        except HoldersDiffer as error:
+            desk.fail(str(error))
+
+    def _happened(self, events: Sequence[JobEvent]) -> None:
+        desk = self._desk
+        desk.happened(events)
+        for event in events:
+            if isinstance(event, StepCompleted):
+                self._hangs.stepped(event.report.epoch, event.seconds, desk.now_ms)
 
     def _want(self, plan: Plan, reason: str, at_step: int) -> None:
         desk = self._desk
@@ -138,6 +224,8 @@ class Coordinator:
     def _connected(self, fact: NodeConnected) -> list[Member]:
         desk = self._desk
         self._sender.forget(fact.node)
+        for member in desk.roster.on_node(fact.node):
+            self._hangs.gone(member.name)
         vanished = dict.fromkeys(desk.roster.connect(fact))
         here = [state.member for state in fact.workers]
         missing = [m for m in self._members_on(fact.node) if m not in here]
@@ -160,6 +248,8 @@ class Coordinator:
             desk.stir(node_of(state.member.name))
         desk.roster.told(state)
         desk.suspected.pop(state.member, None)
+        self._giving_up.moved(desk.now_ms)
+        self._hangs.told(state)
         if desk.round is not None and state.report is not None:
             desk.round.answered(state.report)
         desk.standing.look_at(state.member, desk.now_ms)
@@ -178,19 +268,78 @@ class Coordinator:
         desk.changed()
         return True
 
+    def _watch(self) -> None:
+        """Look for hangs and silent nodes, now and then."""
+        desk = self._desk
+        if desk.now_ms - self._watched_ms < WATCH_MS or desk.past.ended is not None:
+            return
+        self._watched_ms = desk.now_ms
+        self._hangs.begin_if_all_train(desk.now_ms)
+        found = self._hangs.look(desk.now_ms)
+        desk.suspected.update(found.hung)
+        desk.stopped = tuple(self._hangs.stopped())
+        desk.effects += [Disconnect(node) for node in found.lost_nodes]
+        if desk.steps.next_step > self._num_recorded:
+            self._num_recorded = desk.steps.next_step
+            desk.effects.append(ToAllNodes(StepsRecorded(step=self._num_recorded)))
+
     def _act(self) -> None:
         desk = self._desk
         assert self._born_ms is not None
         if desk.past.ended is None:
-            judge(desk)
+            if self._giving_up.is_strict:
+                self._blame_all()
+            else:
+                judge(desk)
             follow_change(desk)
-            begin_if_needed(desk, self._blame)
-            decide_if_answered(desk, self._blame)
+            if not self._giving_up.is_strict:
+                begin_if_needed(desk, self._blame)
+                decide_if_answered(desk, self._blame)
             begin_job(desk, self._born_ms)
+            self._begin_if_ready()
             if self._is_news():
                 order_change(desk)
             self._end_if_done()
-        self._sender.start_missing()
+        if desk.past.ended is None:
+            self._give_up_if_due()
+        if not self._giving_up.has_failures:
+            self._sender.start_missing()
+
+    def _blame_all(self) -> None:
+        """Where failures are not recovered from, each is one to end with."""
+        desk = self._desk
+        for member, how in desk.gone.items():
+            failure = Failure(member.name, how, is_consequence=False)
+            self._giving_up.failed(failure, desk.now_ms)
+        desk.gone.clear()
+        for member, why in suspects(desk).items():
+            failure = Failure(member.name, f"hangs: {why}", is_consequence=False)
+            self._giving_up.failed(failure, desk.now_ms)
+        for member in desk.standing.broken:
+            broken = desk.roster.states[member].broken
+            failure = said(member.name, broken, is_consequence=True)
+            self._giving_up.failed(failure, desk.now_ms)
+
+    def _begin_if_ready(self) -> None:
+        desk = self._desk
+        if not self._is_ready and desk.past.last is not None and not desk.standing.unheard:
+            self._is_ready = True
+            desk.happened([AllReady(dict(desk.roster.pids))])
+        if self._is_ready and (wanted := self._changes.due()) is not None:
+            self._want(wanted.plan, wanted.reason, wanted.at_step)
+
+    def _give_up_if_due(self) -> None:
+        desk, step = self._desk, self._desk.steps.next_step
+        done = f"after {step} step{'' if step == 1 else 's'}"
+        cause = self._giving_up.cause(desk.now_ms)
+        if cause is not None:
+            plan = self.view.plan
+            role = plan.role(cause.worker) if cause.worker in plan.seats else "no role yet"
+            desk.happened([WorkerBlamed(cause.worker, role, step, cause.why)])
+            desk.last_words = ""
+            desk.fail(f"worker {cause.worker} ({role}) {cause.why}, {done}", cause.worker)
+        elif self._giving_up.is_stuck(desk.now_ms):
+            desk.fail(f"no worker has made progress for a long time, {done}")
 
     def _is_news(self) -> bool:
         """Could the answer to "which change is next" differ from the last time?"""
@@ -208,9 +357,9 @@ class Coordinator:
         desk.finish(min(state.version for state in self._seated().values()))
 
     def _say_the_end(self, ended: Ended) -> None:
-        """A successor says it again: nobody may have heard it."""
-        is_failure, effects = ended.is_failure, self._desk.effects
-        effects.append(Fail(ended.reason) if is_failure else Finish(ended.version))
+        """A successor says it again: the launcher may not know."""
+        end = Fail(ended.reason) if ended.is_failure else self._desk.end_of(ended.version)
+        self._desk.effects.append(end)
 
     def _seated(self) -> dict[Member, WorkerState]:
         last = self._desk.past.last

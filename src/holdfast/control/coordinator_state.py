@@ -1,6 +1,10 @@
 """What the parts of the coordinator share: what is known, and the effects that are piling up."""
 
-from holdfast.control.effects import Effect, Explain, Fail, Finish, Record
+from collections.abc import Iterable, Sequence
+
+from holdfast.control.effects import Effect, Explain, Fail, Finish, Happened, Record
+from holdfast.control.ending import outcome_at
+from holdfast.control.job_events import JobEvent
 from holdfast.control.journal_entries import Ended, JournalEntry, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.member_status import MemberStatus
@@ -9,6 +13,7 @@ from holdfast.control.report import Member
 from holdfast.control.roster import Roster
 from holdfast.control.rounds import Round
 from holdfast.control.settings import ControlSettings
+from holdfast.control.step_aggregator import Recorded, StepAggregator
 from holdfast.plan.workers import node_of
 
 
@@ -18,13 +23,18 @@ class CoordinatorState:
         self.past = JournalState(settings.plan)
         self.roster = Roster()
         self.standing = MemberStatus(self.past, self.roster)
+        self.steps = StepAggregator(settings.first_step)
         self.round: Round | None = None
         self.shares: dict[str, Share] = {}
         """Of the last order, if it was decided in this term."""
         self.gone: dict[Member, str] = {}
         """Deaths that were seen and not judged yet."""
         self.suspected: dict[Member, str] = {}
-        """What the detector says, until the worker tells something."""
+        """Workers that hang, until they move or tell something."""
+        self.stopped: tuple[str, ...] = ()
+        """Workers that are stopped by a signal now."""
+        self.last_words = ""
+        """Of the last worker that said why it ended, to be said with a failure."""
         self.spared: dict[Member, str] = {}
         """Suspects that hold what no other worker holds."""
         self.entering_ms: int | None = None
@@ -40,9 +50,20 @@ class CoordinatorState:
         self.stirred: dict[str, None] = {}
         """Nodes where it did, since somebody looked whether all their processes are there."""
 
+    def read(self, history: Sequence[JournalEntry], recorded: Recorded | None) -> None:
+        """What coordinators before this one have written down."""
+        for entry in history:
+            before = self.past.last
+            self.past.note(entry)
+            self.steps.note(entry, self.past, before)
+        if recorded is not None:
+            self.steps.resume(recorded)
+
     def record(self, entry: JournalEntry) -> None:
+        before = self.past.last
         self.past.note(entry)
         self.effects.append(Record(entry))
+        self.happened(self.steps.note(entry, self.past, before))
         if not isinstance(entry, Started):
             self.changed()
 
@@ -54,6 +75,9 @@ class CoordinatorState:
         self.changes += 1
         self.standing.look_at_all(self.now_ms)
 
+    def happened(self, events: Iterable[JobEvent]) -> None:
+        self.effects += [Happened(event) for event in events]
+
     def decided(self, text: str, **details: str) -> None:
         self.effects.append(Explain(text, details))
 
@@ -61,11 +85,23 @@ class CoordinatorState:
         """The job is over with this version."""
         self.record(Ended("done", version=version))
         self.decided(f"done at version {version}" + (f": {reason}" if reason else ""))
-        self.effects.append(Finish(version))
+        self.effects.append(self.end_of(version))
 
-    def fail(self, reason: str) -> None:
+    def end_of(self, version: int) -> Finish:
+        outcome, reason = outcome_at(version, self.settings.num_steps, self.past.stop)
+        return Finish(version, outcome, reason)
+
+    def fail(self, reason: str, worker: str = "") -> None:
+        """`worker`: whose log says more."""
+        reason += self.last_words
         self.record(Ended(reason, is_failure=True))
-        self.effects.append(Fail(reason))
+        self.effects.append(Fail(reason, worker))
+
+    def clear(self, names: Iterable[str]) -> None:
+        """These workers have moved: they do not hang."""
+        if self.suspected:
+            moved = dict.fromkeys(names)
+            self.suspected = {m: why for m, why in self.suspected.items() if m.name not in moved}
 
     def available(self) -> dict[str, int]:
         """Everybody who could have a seat in the next plan."""

@@ -4,7 +4,9 @@ Record is durable before anything after it is sent.
 
 import msgspec
 
+from holdfast.control.job_events import JobEvent
 from holdfast.control.journal_entries import JournalEntry
+from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 
@@ -62,16 +64,67 @@ class Explain(msgspec.Struct, frozen=True):
     details: dict[str, str] = {}
 
 
+class StepsRecorded(Message, frozen=True, kw_only=True):
+    """All steps before this one are written down: no report of them is needed again."""
+
+    step: int
+
+
+NodeMessage = StepsRecorded
+
+
+class ToNode(msgspec.Struct, frozen=True):
+    """To the agent of a node; lost if it is not connected."""
+
+    node: str
+    message: NodeMessage
+
+
+class ToAllNodes(msgspec.Struct, frozen=True):
+    """To all agents that are connected."""
+
+    message: NodeMessage
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    """A node has been silent for too long: end its connection, it may come again."""
+
+    node: str
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """For the run log."""
+
+    event: JobEvent
+
+
 class Finish(msgspec.Struct, frozen=True):
     """The job is done."""
 
     version: int
+    outcome: str = "finished"
+    """finished or stopped"""
+    reason: str = ""
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """The job cannot go on: state is lost, and no snapshot is whole."""
+    """The job cannot go on."""
 
     reason: str
+    worker: str = ""
+    """Whose log says more."""
 
 
-Effect = Record | Send | Kill | Start | Explain | Finish | Fail
+Effect = (
+    Record
+    | Send
+    | Kill
+    | Start
+    | ToNode
+    | ToAllNodes
+    | Disconnect
+    | Explain
+    | Happened
+    | Finish
+    | Fail
+)

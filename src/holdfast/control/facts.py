@@ -4,9 +4,12 @@ the coordinator's own clock; nothing here is an order.
 
 import msgspec
 
+from holdfast.control.message import Message
 from holdfast.control.report import Member
 from holdfast.control.state import Kept, WorkerState
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.plan import Plan
+from holdfast.plan.workers import node_of
 
 
 class NodeConnected(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +21,8 @@ class NodeConnected(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[str, ...]
     """Workers that can be started there, those without a seat included."""
     workers: tuple[WorkerState, ...] = ()
-    """All whose process exists. Whoever is not here has exited and is reaped."""
+    """All whose process exists. A worker that is not here has exited and is reaped."""
+    pids: dict[str, int] = {}
     kept: tuple[Kept, ...] = ()
 
 
@@ -38,6 +42,36 @@ class NodeDead(msgspec.Struct, frozen=True):
     """It is started again, without anything."""
 
 
+class ProgressPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a worker is, from its progress page."""
+
+    step: int
+    action: int
+    since_ms: int
+    """By the node's clock, as `Beat.sent_ms`."""
+    silent_ms: int
+    """How long its beats have been missing; 0 = they come."""
+    is_stopped: bool = False
+    """By a signal."""
+    is_busy: bool = False
+    """It uses a processor, or waits for one; only looked at where it has not moved for a while."""
+
+
+class Beat(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """The agent lives; of its workers only what differs from the beat before."""
+
+    node: str
+    sent_ms: int
+    places: dict[str, ProgressPlace] = msgspec.field(default_factory=dict)
+
+
+class WorkerStarted(Message, frozen=True, kw_only=True):
+    """Its process exists."""
+
+    member: Member
+    pid: int
+
+
 class WorkerTold(msgspec.Struct, frozen=True):
     """A worker's state, whatever changed in it: started, frozen and reporting, entered an order,
     got a change, became ready, broken, reached a version, done.
@@ -51,10 +85,34 @@ class WorkerExited(msgspec.Struct, frozen=True):
 
     member: Member
     how: str = ""
+    """As in "worker n0.g1 ..."."""
+    has_said_why: bool = False
+    """`how` are its own last words."""
+
+
+class WorkerFailing(msgspec.Struct, frozen=True):
+    """Last words before an exit."""
+
+    member: Member
+    line: str
+    is_consequence: bool
+    """A group broke: most likely because of another worker."""
+
+
+class StepReported(msgspec.Struct, frozen=True):
+    member: Member
+    report: StepReport
+
+
+class EpochReported(msgspec.Struct, frozen=True):
+    """An order was entered: what that has cost there."""
+
+    member: Member
+    report: ChangeReport | RecoveryReport | RestoreReport
 
 
 class WorkerHung(msgspec.Struct, frozen=True):
-    """A verdict of the detector: it makes no progress, or says nothing, or its device is broken."""
+    """A verdict from elsewhere: it makes no progress, or says nothing, or its device is broken."""
 
     member: Member
     reason: str = ""
@@ -80,18 +138,41 @@ class StopWanted(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed. Due at least as often as half the shortest time in Settings."""
+    """Time has passed. Due when `next_deadline_ms` says so."""
 
 
 Fact = (
     NodeConnected
     | NodeLost
     | NodeDead
+    | Beat
+    | WorkerStarted
     | WorkerTold
     | WorkerExited
+    | WorkerFailing
     | WorkerHung
+    | StepReported
+    | EpochReported
     | SnapshotKept
     | PlanWanted
     | StopWanted
     | Tick
 )
+
+
+def sender_of(fact: Fact) -> str:
+    """The node whose agent has sent it; empty: it does not come from an agent."""
+    match fact:
+        case NodeConnected(node=node) | Beat(node=node) | SnapshotKept(node=node):
+            return node
+        case WorkerTold(state=state):
+            return node_of(state.member.name)
+        case (
+            WorkerStarted(member=member)
+            | WorkerExited(member=member)
+            | WorkerFailing(member=member)
+            | StepReported(member=member)
+            | EpochReported(member=member)
+        ):
+            return node_of(member.name)
+    return ""

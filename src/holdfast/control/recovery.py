@@ -70,13 +70,24 @@ def _why_late(desk: CoordinatorState) -> str:
         return ""
     if desk.entering_ms is None:
         desk.entering_ms = desk.now_ms
-    factor = 4 if past.last.kind in ("start", "restore") else 1
-    allowed_ms = factor * desk.settings.enter_ms * 2**desk.vain_rounds
+    allowed_ms = _allowed_ms(desk)
     if desk.now_ms - desk.entering_ms < allowed_ms:
         return ""
     desk.entering_ms, desk.vain_rounds = None, desk.vain_rounds + 1
     number = past.outstanding.number if past.outstanding is not None else past.last.number
     return f"{late[0]} has not entered order {number} within {allowed_ms} ms"
+
+
+def _allowed_ms(desk: CoordinatorState) -> int:
+    """For entering the last order."""
+    last = desk.past.last
+    factor = 4 if last is not None and last.kind in ("start", "restore") else 1
+    return factor * desk.settings.enter_ms * int(2**desk.vain_rounds)
+
+
+def entering_deadline_ms(desk: CoordinatorState) -> list[int]:
+    """When the order that is being entered is late; none if none is."""
+    return [] if desk.entering_ms is None else [desk.entering_ms + _allowed_ms(desk)]
 
 
 def decide_if_answered(desk: CoordinatorState, blame: Blame) -> None:

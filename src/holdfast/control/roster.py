@@ -39,6 +39,7 @@ class Roster:
         """Names of which some process has said hello."""
         self.starting: dict[str, Member] = {}
         """Started on this connection, and not seen yet."""
+        self.pids: dict[str, int] = {}
         self._on_node: dict[str, dict[Member, None]] = {}
         self._starts: dict[str, list[int]] = {}
 
@@ -59,6 +60,7 @@ class Roster:
             self.starting.pop(name, None)
         for state in fact.workers:
             self.told(state)
+        self.pids.update(fact.pids)
         self.away.pop(fact.node, None)
         self.nodes[fact.node] = Node(
             name=fact.node,
@@ -106,6 +108,10 @@ class Roster:
 
     def on_node(self, node: str) -> list[Member]:
         return list(self._on_node.get(node, ()))
+
+    def connected(self) -> list[str]:
+        """Nodes, by name."""
+        return [name for name, node in self.nodes.items() if node.is_connected]
 
     def is_reachable(self, member: Member) -> bool:
         return node_of(member.name) in self.nodes and node_of(member.name) not in self.away

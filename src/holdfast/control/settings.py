@@ -4,12 +4,27 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.control.worker_reports import Planned
 from holdfast.plan.plan import Plan
 
 
 class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     """What the job runs with everybody, until another plan is wanted."""
+    changes: tuple[Planned, ...] = ()
+    """The job's plans, each from its step on; the first is `plan`. Empty: no change is planned."""
+    num_steps: int = 0
+    """0: until a stop is wanted."""
+    ends_with_failure: bool = False
+    """The first worker that fails ends the job."""
+    patience_ms: int = 0
+    """So long without a sign of progress, and the job ends; 0 = never."""
+    heartbeat_ms: int = 200
+    hang_floor_ms: int = 2000
+    """A worker that stays in one action longer than this and `hang_multiple` times its usual time
+    hangs.
+    """
+    hang_multiple: int = 6
     mode: Literal["exact", "fast"] = "exact"
     first_step: int = 0
     settle_ms: int = 50

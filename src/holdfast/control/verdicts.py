@@ -5,17 +5,18 @@ evidence enough. All else is suspicion: the detector says that a worker hangs, a
 reached for long enough (or for a moment, if its peers have lost it, too), a worker does not answer
 a freeze in time, or the same worker is blamed for broken groups again and again in the same step.
 
-**The last holder is never given up on suspicion.** A suspect is fenced only if the members that are
-neither fenced nor suspected can go on without it. Suspects do not vouch for each other: if all
-workers are silent at once, it is more likely that this machine was cut off or paused than that all
-of them died. While a suspect is spared the coordinator waits; it says so once. A suspicion ends
-when the worker is heard of again, or its death is seen.
+**The last holder is never given up on suspicion.** A suspect is fenced only if the job can go on
+with the members that are neither fenced, suspected nor stopped by a signal. Suspects do not vouch
+for each other: if all workers are silent at once, it is more likely that this machine was cut off
+or paused than that all of them died. While a suspect is spared the coordinator waits; it says so
+once. A suspicion ends when the worker is heard of again, or its death is seen.
 """
 
 from collections.abc import Collection
 
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.journal_entries import Fenced
+from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
 from holdfast.control.report import Member
 from holdfast.errors import HoldfastError
@@ -27,13 +28,13 @@ def judge(desk: CoordinatorState) -> None:
     for member, reason in list(desk.gone.items()):
         fence(desk, member, reason)
     desk.gone.clear()
-    suspects = _suspects(desk)
-    desk.spared = {member: why for member, why in desk.spared.items() if member in suspects}
-    for member, reason in suspects.items():
-        fence_on_suspicion(desk, member, reason, suspects)
+    found = suspects(desk)
+    desk.spared = {member: why for member, why in desk.spared.items() if member in found}
+    for member, reason in found.items():
+        fence_on_suspicion(desk, member, reason, found)
 
 
-def _suspects(desk: CoordinatorState) -> dict[Member, str]:
+def suspects(desk: CoordinatorState) -> dict[Member, str]:
     found = {m: why for m, why in desk.suspected.items() if not desk.past.is_fenced(m)}
     desk.suspected = dict(found)
     for member, why in (*_unreachable(desk).items(), *_silent(desk).items()):
@@ -42,10 +43,10 @@ def _suspects(desk: CoordinatorState) -> dict[Member, str]:
 
 
 def fence_on_suspicion(
-    desk: CoordinatorState, member: Member, reason: str, suspects: Collection[Member]
+    desk: CoordinatorState, member: Member, reason: str, doubted: Collection[Member]
 ) -> None:
     """Unless state would be lost with it."""
-    if not _is_last_holder(desk, member, suspects):
+    if not _is_last_holder(desk, member, doubted):
         fence(desk, member, reason)
         return
     if member in desk.spared:
@@ -55,22 +56,22 @@ def fence_on_suspicion(
     desk.decided(f"{text}; waiting for it, or for its death", worker=str(member))
 
 
-def _is_last_holder(desk: CoordinatorState, member: Member, suspects: Collection[Member]) -> bool:
+def _is_last_holder(desk: CoordinatorState, member: Member, doubted: Collection[Member]) -> bool:
     orders = [desk.past.last, desk.past.outstanding if desk.standing.inside else None]
     return any(
         order is not None
         and order.incarnations.get(member.name) == member.incarnation
         and not _has_nothing_to_lose(desk, order)
-        and not _can_do_without(desk, order, (*suspects, member))
+        and not _can_do_without(desk, order, (*doubted, member))
         for order in orders
     )
 
 
-def _can_do_without(desk: CoordinatorState, order: Order, suspects: Collection[Member]) -> bool:
+def _can_do_without(desk: CoordinatorState, order: Order, doubted: Collection[Member]) -> bool:
     gone = [
-        name
-        for name, incarnation in order.incarnations.items()
-        if Member(name, incarnation) in suspects or desk.past.is_fenced(Member(name, incarnation))
+        member.name
+        for member in members_of(order)
+        if member in doubted or member.name in desk.stopped or desk.past.is_fenced(member)
     ]
     try:
         return bool(without_workers(desk.past.plans[order.number], gone)[0].stages)
@@ -157,4 +158,4 @@ def accuse(desk: CoordinatorState, blame: Blame) -> None:
     for member in desk.past.members():
         if member.name == culprit and not desk.past.is_fenced(member):
             reason = f"{accusers[culprit]} lost it again and again in one step"
-            fence_on_suspicion(desk, member, reason, _suspects(desk))
+            fence_on_suspicion(desk, member, reason, suspects(desk))

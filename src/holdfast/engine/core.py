@@ -13,6 +13,7 @@ from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
 from holdfast.control.order import Freeze, Order, read_plan
 from holdfast.control.report import Member, Outcome, WorkerReport
 from holdfast.control.worker_position import WorkerPosition
+from holdfast.control.worker_reports import StepReport
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.background import Background
 from holdfast.engine.change import Giving, PendingChange, prepare_change
@@ -24,7 +25,6 @@ from holdfast.engine.interpreter import Hooks
 from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.measure import make_profile, probe_groups, unit_costs
 from holdfast.engine.mesh import Mesh, make_mesh
-from holdfast.engine.reports import StepReport
 from holdfast.engine.state import Slice
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from holdfast.control.effects import WorkerMessage
 from holdfast.control.state import WorkerState
-from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 
 
 class Reporter(Protocol):

@@ -13,6 +13,7 @@ import time
 import torch
 
 from holdfast.control.order import Order
+from holdfast.control.worker_reports import ChangeReport
 from holdfast.engine.agreement import Agreed
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import PendingChange, join_links, prepare_change
@@ -20,7 +21,6 @@ from holdfast.engine.core import POLL_S, TrainerCore
 from holdfast.engine.epoch import LiveEpoch, same_seats
 from holdfast.engine.mesh import left_over
 from holdfast.engine.movement import carry_out
-from holdfast.engine.reports import ChangeReport
 from holdfast.engine.state import fresh_slices
 from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan

@@ -13,17 +13,17 @@ from holdfast.control.effects import Leave, Stop, WorkerMessage
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
-from holdfast.engine.data import DataSource
-from holdfast.engine.epoch import Model, TrainerConfig
-from holdfast.engine.groups import GroupBroken
-from holdfast.engine.interpreter import Hooks
-from holdfast.engine.reports import (
+from holdfast.control.worker_reports import (
     ChangeReport,
     Planned,
     RecoveryReport,
     RestoreReport,
     StepReport,
 )
+from holdfast.engine.data import DataSource
+from holdfast.engine.epoch import Model, TrainerConfig
+from holdfast.engine.groups import GroupBroken
+from holdfast.engine.interpreter import Hooks
 from holdfast.engine.trainer import Trainer
 from holdfast.plan.text import format_plan
 

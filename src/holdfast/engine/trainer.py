@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from holdfast.control.order import FullPlan, Order, Share, read_plan
+from holdfast.control.worker_reports import RecoveryReport, RestoreReport
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.core import POLL_S
 from holdfast.engine.epoch import LiveEpoch
@@ -26,7 +27,6 @@ from holdfast.engine.group_keys import GroupKey
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.plan_changes import ChangingTrainer
-from holdfast.engine.reports import RecoveryReport, RestoreReport
 from holdfast.engine.state import fresh_slices
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.exchanges import plan_exchanges, restrict

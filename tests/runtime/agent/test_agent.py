@@ -8,6 +8,7 @@ import socket
 import msgspec
 import pytest
 
+from holdfast.control.facts import Beat, WorkerStarted
 from holdfast.control.report import Member
 from holdfast.runtime.agent.agent import Agent, AgentSpec
 from holdfast.runtime.faults.kinds import Fault
@@ -17,7 +18,6 @@ from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers
 from holdfast.runtime.wire.frames import FROM_AGENT
 from holdfast.runtime.wire.messages import (
     Assignment,
-    Beat,
     EndNode,
     Hello,
     InjectFault,
@@ -27,7 +27,6 @@ from holdfast.runtime.wire.messages import (
     StartWorker,
     StateMessage,
     WorkerExitedMessage,
-    WorkerStarted,
 )
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]

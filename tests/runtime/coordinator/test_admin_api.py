@@ -1,12 +1,15 @@
 import msgspec
 import pytest
 
+from holdfast.control.coordinator import Coordinator
+from holdfast.control.facts import NodeConnected
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.observe.events import FaultInjected
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.dispatch import Dispatch
+from holdfast.runtime.coordinator.server import settings_of
 from holdfast.runtime.coordinator.status import Status
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
@@ -51,16 +54,18 @@ def make(tiny_job, tmp_path, node):
             backend="gloo",
             began_ms=0,
         )
-        opened.append(RunLog(run_dir, job.plans[0].plan, "gloo", lambda: 0.0))
+        opened.append(RunLog(run_dir, "gloo", lambda: 0.0))
+        machine = Coordinator(settings_of(spec))
+        states = (WorkerState(member=Member("n0.g0", 1)),)
+        machine.take(NodeConnected(node="n0", agent="a", places=(), workers=states), 0)
         dispatch = Dispatch()
         dispatch.connect("n0", node)
-        states = {"n0.g0": WorkerState(member=Member("n0.g0", 1))}
         strangers = Strangers(print, lambda: 0.0)
-        return AdminApi(spec, opened[-1], dispatch, strangers, states, 0), opened[-1]
+        return AdminApi(spec, machine.view, opened[-1], dispatch, strangers, 0), opened[-1]
 
     yield desk
-    for chronicle in opened:
-        chronicle.close()
+    for run_log in opened:
+        run_log.close()
 
 
 def test_how_the_job_is_doing(make):
@@ -72,11 +77,11 @@ def test_how_the_job_is_doing(make):
 
 
 def test_a_fault_is_written_down_and_goes_to_its_node(make, node):
-    desk, chronicle = make()
+    desk, run_log = make()
     answer = desk.serve(InjectRequest(fault=Fault(kind="SIGKILL", target="r0.s0")))
     assert answer == Done(text="SIGKILL for n0.g0, after 0 steps")
     assert node.sent == [InjectFault(fault=Fault(kind="SIGKILL", target="n0.g0"))]
-    (told,) = chronicle.recent
+    (told,) = run_log.recent
     assert isinstance(told, FaultInjected)
     assert (told.fault, told.target, told.step) == ("SIGKILL", "n0.g0", 0)
 

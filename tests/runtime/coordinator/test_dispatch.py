@@ -1,6 +1,7 @@
 import pytest
 
 from holdfast.control import effects
+from holdfast.control.effects import StepsRecorded
 from holdfast.control.order import Freeze, Order, SamePlan, Share
 from holdfast.control.report import Member
 from holdfast.runtime.coordinator.dispatch import Dispatch
@@ -10,7 +11,6 @@ from holdfast.runtime.wire.messages import (
     FreezeMessage,
     LeaveMessage,
     OrderForNode,
-    StepsRecorded,
     StopMessage,
     ToMember,
     VoidMessage,

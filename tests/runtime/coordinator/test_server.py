@@ -22,8 +22,7 @@ from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.wire.client import ask
-from holdfast.runtime.wire.messages import Beat, Done, InjectRequest, StatusReply, StatusRequest
-from holdfast.runtime.worker.progress_page import now_ms
+from holdfast.runtime.wire.messages import Done, InjectRequest, StatusReply, StatusRequest
 from support.strangers import attack_in_many_ways
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -193,15 +192,6 @@ def test_settings_are_the_job_files(tiny_job):
     assert settings.max_restarts == 0
 
 
-class SilentConnection:
-    """Of an agent of which nothing more is heard."""
-
-    name, is_hung_up = "n0", False
-
-    def hang_up(self):
-        self.is_hung_up = True
-
-
 @pytest.fixture
 def server(tiny_job, tmp_path):
     job = tiny_job()
@@ -217,32 +207,7 @@ def server(tiny_job, tmp_path):
     server = CoordinatorServer(spec)
     yield server
     server._journal.close()
-    server._chronicle.close()
-
-
-def test_who_is_cut_off_is_not_called_hung(server):
-    connection = SilentConnection()
-    server._dispatch.connect("n0", connection)
-    server._vigil.epoch = 1
-    server._cut_off(connection, "gone")
-    assert server._vigil.epoch == 0
-
-
-def test_an_agent_that_says_nothing_is_hung_up_on(server):
-    connection = SilentConnection()
-    server._dispatch.connect("n0", connection)
-    server._vigil.heard("n0", now_ms() - 20_000)
-    server._look_for_hangs()
-    assert connection.is_hung_up
-
-
-def test_a_word_of_any_kind_ends_the_silence(server):
-    connection = SilentConnection()
-    server._dispatch.connect("n0", connection)
-    server._vigil.heard("n0", now_ms() - 20_000)
-    server._hear_agent(connection, Beat(sent_ms=0))
-    server._look_for_hangs()
-    assert not connection.is_hung_up
+    server._run_log.close()
 
 
 def test_the_first_exception_ends_the_process_and_nothing_is_done_after_it(server):

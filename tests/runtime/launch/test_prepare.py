@@ -2,8 +2,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from holdfast.control.worker_reports import Planned
 from holdfast.engine.data import SyntheticTask, TokenFile, write_token_file
-from holdfast.engine.reports import Planned
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import StateBytes

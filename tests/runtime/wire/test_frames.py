@@ -4,10 +4,12 @@ import struct
 import msgspec
 import pytest
 
+from holdfast.control import facts
+from holdfast.control.message import Message
 from holdfast.control.order import FullPlan, Joiner, Order, PlanWithout, SamePlan, Share
 from holdfast.control.report import LOSS_ADDEND, Member, Outcome, WorkerReport
 from holdfast.control.state import WorkerState
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.plan.profile import Link, Profile, UnitCost
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.faults.kinds import Fault
@@ -27,7 +29,6 @@ from holdfast.runtime.wire.frames import (
     WireError,
     pack,
 )
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import (
     Assignment,
     ChangeMessage,
@@ -121,10 +122,10 @@ FROM_AGENTS: list[Message] = [
         pids={"n0.g1": 7},
         arenas=(HeldArena("n0.g1", "ab12", (Version(3, 1),)),),
     ),
-    messages.WorkerStarted(member=MEMBER, pid=7),
+    facts.WorkerStarted(member=MEMBER, pid=7),
     messages.WorkerExitedMessage(member=MEMBER, status=-9),
     messages.Relayed(member=MEMBER, message=StateMessage(state=STATE)),
-    messages.Beat(sent_ms=10**12, places={"n0.g1": messages.ProgressPlace(3, 4, 5, 6, True)}),
+    facts.Beat(node="n0", sent_ms=10**12, places={"n0.g1": facts.ProgressPlace(3, 4, 5, 6, True)}),
 ]
 TO_AGENTS: list[Message] = [
     messages.StartWorker(member=MEMBER),

@@ -5,8 +5,9 @@ import typing
 import msgspec
 import pytest
 
+from holdfast.control.facts import Beat
+from holdfast.control.message import Message
 from holdfast.runtime.wire import messages
-from holdfast.runtime.wire.message import Message
 
 DIRECTIONS = ("ToWorker", "FromWorker", "ToAgent", "ToCoordinator", "FromClient", "ToClient")
 
@@ -31,4 +32,4 @@ def test_every_message_has_a_direction():
 
 
 def test_a_heartbeat_without_news_is_small():
-    assert len(msgspec.msgpack.encode(messages.Beat(sent_ms=10**9))) < 40
+    assert len(msgspec.msgpack.encode(Beat(node="n0", sent_ms=10**9))) < 40

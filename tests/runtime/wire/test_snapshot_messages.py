@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from holdfast.control.message import Message
 from holdfast.runtime.wire import messages, snapshot_messages
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.snapshot_messages import Copy, Keeps, Sealed
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena

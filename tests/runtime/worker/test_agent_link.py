@@ -7,8 +7,8 @@ from holdfast.control import effects
 from holdfast.control.order import Freeze, FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.engine.measure import Stopwatch
-from holdfast.engine.reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.frames import BY_WORKER, FROM_WORKER, Channel
 from holdfast.runtime.wire.messages import (

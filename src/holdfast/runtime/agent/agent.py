@@ -20,6 +20,9 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.control.effects import StepsRecorded
+from holdfast.control.facts import Beat, ProgressPlace, WorkerStarted
+from holdfast.control.message import Message
 from holdfast.control.report import Member
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess
@@ -28,10 +31,8 @@ from holdfast.runtime.faults.kinds import SIGNALS, Fault
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
 from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import (
     Assignment,
-    Beat,
     EndNode,
     Failed,
     FaultMessage,
@@ -42,16 +43,13 @@ from holdfast.runtime.wire.messages import (
     NodeState,
     OrderForNode,
     OrderMessage,
-    ProgressPlace,
     Relayed,
     StartWorker,
     StateMessage,
     StepMessage,
-    StepsRecorded,
     ToAgent,
     ToMember,
     WorkerExitedMessage,
-    WorkerStarted,
 )
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
 from holdfast.runtime.wire.snapshot_messages import (
@@ -316,7 +314,7 @@ class Agent:
             moved = {name: p for name, p in places.items() if self._places.get(name) != p}
             if self._connection is not None:
                 self._places = places
-                self._tell(Beat(sent_ms=now, places=moved))
+                self._tell(Beat(node=self._spec.node, sent_ms=now, places=moved))
             await asyncio.sleep(self._spec.heartbeat_ms / 1000)
 
     # Faults on purpose.

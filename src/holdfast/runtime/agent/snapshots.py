@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.control.message import Message
 from holdfast.control.report import Member
 from holdfast.errors import HoldfastError
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import Assignment, FromWorker
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.control.facts import ProgressPlace
+from holdfast.control.message import Message
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.runtime.launch.fork_server import Forker
 from holdfast.runtime.wire.frames import FROM_WORKER, Unpacker, WireError, pack
-from holdfast.runtime.wire.message import Message
-from holdfast.runtime.wire.messages import FromWorker, ProgressPlace
+from holdfast.runtime.wire.messages import FromWorker
 from holdfast.runtime.worker.progress_page import Progress, ProgressPage, make_page_file
 
 SILENT_MS = 300

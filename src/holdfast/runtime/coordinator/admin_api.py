@@ -6,11 +6,11 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.control.state import WorkerState
+from holdfast.control.message import Message
+from holdfast.control.view import CoordinatorView
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import FaultInjected
 from holdfast.observe.progress import after_steps
@@ -22,38 +22,35 @@ from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.connection import Strangers
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import (
     Done,
     FromClient,
     InjectFault,
     InjectRequest,
-    ProgressPlace,
     StatusReply,
     StatusRequest,
 )
 
 _LOG = logging.getLogger(__name__)
 
+LOOK_MS = 200
+
 
 class AdminApi:
     def __init__(
         self,
         spec: CoordinatorSpec,
-        chronicle: RunLog,
+        view: CoordinatorView,
+        run_log: RunLog,
         dispatch: Dispatch,
         strangers: Strangers,
-        states: Mapping[str, WorkerState],
         now_ms: int,
     ) -> None:
-        """`states` are looked at, and kept up to date by others."""
-        self._spec, self._chronicle, self._dispatch = spec, chronicle, dispatch
-        self._strangers, self._states = strangers, states
-        self.pids: dict[str, int] = {}
-        self.places: dict[str, ProgressPlace] = {}
+        self._spec, self._view, self._run_log = spec, view, run_log
+        self._dispatch, self._strangers = dispatch, strangers
         seed = spec.config.job.seed
         faults = place_faults(spec.config.faults, spec.plans[0].plan, seed)
-        self._faults = FaultSchedule(faults, seed, now_ms, chronicle.faults_before)
+        self._faults = FaultSchedule(faults, seed, now_ms, run_log.faults_before)
         self._chance = random.Random(seed)
 
     def serve(self, request: FromClient) -> Message:
@@ -73,18 +70,19 @@ class AdminApi:
                 job.name,
                 self._spec.run_dir,
                 job.steps,
-                self._chronicle,
-                self._states,
-                self.pids,
-                self.places,
-                self._dispatch.nodes,
+                self._view,
+                self._run_log,
                 self._strangers.num_refused,
             )
         )
 
+    def due_ms(self, now_ms: int) -> int:
+        """When to look whether a fault is due; their times are no matter of milliseconds."""
+        return now_ms + (LOOK_MS if self._faults.is_waiting else 10 * LOOK_MS)
+
     def inject_due(self, now_ms: int) -> None:
         """What the job file has for now."""
-        for fault in self._faults.due(self._chronicle.ledger.next_step, now_ms):
+        for fault in self._faults.due(self._view.next_step, now_ms):
             try:
                 self.inject(fault)
             except HoldfastError as error:
@@ -92,12 +90,11 @@ class AdminApi:
 
     def inject(self, fault: Fault) -> str:
         """What was done."""
-        past, step = self._chronicle.past, self._chronicle.ledger.next_step
-        plan = past.plans[past.last.number] if past.last is not None else past.wanted
+        step = self._view.next_step
         target = "coordinator"
         if fault.kind != "COORDINATOR_LOSS":
-            target = find_target(fault, plan, self._chance)
-        self._chronicle.tell(
+            target = find_target(fault, self._view.plan, self._chance)
+        self._run_log.tell(
             [
                 FaultInjected(
                     fault=fault.kind,

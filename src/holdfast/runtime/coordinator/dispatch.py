@@ -4,6 +4,7 @@ Orders for several workers of a node travel together, and only what changed of t
 """
 
 from holdfast.control.effects import Leave, Stop, Void
+from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 from holdfast.plan.workers import node_of
@@ -11,7 +12,6 @@ from holdfast.runtime.coordinator.order_deltas import OrderPacker
 from holdfast.runtime.wire import messages
 from holdfast.runtime.wire.connection import ServerConnection
 from holdfast.runtime.wire.frames import pack
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import FreezeMessage, ToMember
 
 
@@ -51,7 +51,8 @@ class Dispatch:
         return True
 
     def hang_up(self, node: str) -> None:
-        self._nodes[node].connection.hang_up()
+        if node in self._nodes:
+            self._nodes[node].connection.hang_up()
 
     def to_node(self, node: str, message: Message) -> bool:
         known = self._nodes.get(node)

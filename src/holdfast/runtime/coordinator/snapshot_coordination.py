@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.control.facts import Fact, SnapshotKept
-from holdfast.control.journal_state import JournalState
 from holdfast.control.report import Slot
 from holdfast.control.state import Kept
+from holdfast.control.view import CoordinatorView
 from holdfast.observe import events
 from holdfast.observe.events import Event
 from holdfast.observe.run_directory import CHECKPOINTS
@@ -43,7 +43,7 @@ class SnapshotCoordination:
     def __init__(
         self,
         board: SnapshotIndex | None,
-        past: JournalState,
+        past: CoordinatorView,
         dispatch: Dispatch,
         *,
         take: Callable[[Fact], None],
@@ -225,20 +225,24 @@ def all_slots(plan: Plan) -> tuple[Slot, ...]:
 
 
 def desk_of(
-    spec: CoordinatorSpec, chronicle: RunLog, dispatch: Dispatch, take: Callable[[Fact], None]
+    spec: CoordinatorSpec,
+    view: CoordinatorView,
+    run_log: RunLog,
+    dispatch: Dispatch,
+    take: Callable[[Fact], None],
 ) -> SnapshotCoordination:
     """As the job file says."""
     snapshot, pace = spec.config.snapshot, None
     if snapshot.every and snapshot.max_cost:
         rule = IntervalRule(snapshot.every, snapshot.max_cost)
-        pace = SnapshotIntervalControl(rule, dispatch, chronicle.tell)
+        pace = SnapshotIntervalControl(rule, dispatch, run_log.tell)
     options = snapshot_options(spec.config, spec.memory, "")
     return SnapshotCoordination(
         SnapshotIndex(options) if spec.memory else None,
-        chronicle.past,
+        view,
         dispatch,
         take=take,
-        tell=chronicle.tell,
+        tell=run_log.tell,
         reach=lambda node: reachable(node_job(spec.memory, node)),
         checkpoints=Path(spec.run_dir) / CHECKPOINTS if snapshot.persists else None,
         pace=pace,

@@ -1,15 +1,14 @@
 """What `holdfast status` tells of a running job."""
 
-from collections.abc import Mapping
-
 import msgspec
 
+from holdfast.control.facts import ProgressPlace
 from holdfast.control.state import WorkerState
+from holdfast.control.view import CoordinatorView
 from holdfast.observe.events import Event, StepDone
 from holdfast.observe.progress import describe_event
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.runtime.record.run_log import RunLog
-from holdfast.runtime.wire.messages import ProgressPlace
 
 MAX_DECISIONS = 12
 
@@ -54,16 +53,12 @@ def make_status(
     name: str,
     run_dir: str,
     num_steps: int,
-    chronicle: RunLog,
-    states: Mapping[str, WorkerState],
-    pids: Mapping[str, int],
-    places: Mapping[str, ProgressPlace],
-    nodes: list[str],
+    view: CoordinatorView,
+    run_log: RunLog,
     num_refused: int,
 ) -> Status:
-    past = chronicle.past
-    last = past.last
-    plan = past.plans[last.number] if last is not None else past.wanted
+    plan, states = view.plan, view.workers
+    pids, places = view.pids, view.places
     workers = [
         _worker(state, plan.role(n) if n in plan.seats else "", pids.get(n, 0), places.get(n))
         for n, state in sorted(states.items())
@@ -71,18 +66,18 @@ def make_status(
     return Status(
         name=name,
         run_dir=run_dir,
-        term=past.term,
-        epoch=last.number if last is not None else 0,
+        term=view.term,
+        epoch=view.epoch,
         shape=describe_shape(plan),
-        change=past.outstanding.number if past.outstanding is not None else 0,
-        step=chronicle.ledger.next_step,
+        change=view.change,
+        step=view.next_step,
         num_steps=num_steps,
-        loss=chronicle.loss,
+        loss=run_log.loss,
         workers=tuple(workers),
-        missing=tuple(name for name in past.wanted.workers if name not in states),
-        nodes=tuple(sorted(nodes)),
+        missing=tuple(name for name in view.wanted.workers if name not in states),
+        nodes=tuple(sorted(view.nodes)),
         num_refused=num_refused,
-        decisions=tuple(_lines(chronicle.recent)),
+        decisions=tuple(_lines(run_log.recent)),
     )
 
 

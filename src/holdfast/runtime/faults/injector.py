@@ -69,6 +69,11 @@ class FaultSchedule:
                 self._at_step.remove(fault)
         self._repeated = [(self._next(f, now_ms), f) for f in faults if f.mean_time_s]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Is there a fault to come?"""
+        return bool(self._at_step or self._repeated)
+
     def _next(self, fault: Fault, now_ms: int) -> int:
         return now_ms + int(1000 * self._chance.expovariate(1 / fault.mean_time_s))
 

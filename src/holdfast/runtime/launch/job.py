@@ -4,7 +4,7 @@ from functools import cached_property
 
 import msgspec
 
-from holdfast.engine.reports import Planned
+from holdfast.control.worker_reports import Planned
 from holdfast.plan.transition import Transition
 from holdfast.runtime.config.job_file import JobConfig
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.reports import Planned
+from holdfast.control.message import Message
+from holdfast.control.worker_reports import Planned
 from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.wire.frames import Reader, Unpacker, pack
-from holdfast.runtime.wire.message import Message
 
 
 class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinator"):

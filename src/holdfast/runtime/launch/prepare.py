@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import torch
 
+from holdfast.control.worker_reports import Planned
 from holdfast.engine.data import DataSource, SyntheticTask, TokenFile
 from holdfast.engine.epoch import DTYPES, TrainerConfig, check_runnable
-from holdfast.engine.reports import Planned
 from holdfast.errors import HoldfastError
 from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.control.message import Message
 from holdfast.runtime.agent.agent import AgentSpec
-from holdfast.runtime.coordinator.failures import describe_exit
+from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import (
     Exited,
     Forked,
@@ -36,7 +37,6 @@ from holdfast.runtime.launch.launcher_messages import (
 from holdfast.runtime.launch.light_fork_server import LightForkServer
 from holdfast.runtime.launch.signals import SignalBox
 from holdfast.runtime.wire.frames import Unpacker, pack
-from holdfast.runtime.wire.message import Message
 
 END_DEADLINE_S = 10.0
 

@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.control.message import Message
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import ADDRESS, JOB
 from holdfast.runtime.wire.connection import client_tls, open_connection
 from holdfast.runtime.wire.frames import BY_CLIENT
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import ToClient
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed, read_secret
 

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.control.message import Message
 from holdfast.runtime.wire.frames import HANDSHAKE, Reader, Unpacker, WireError, pack
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.messages import Challenge, SecretProof, Welcome
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed, ServerProof
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.runtime.wire.message import Message
+from holdfast.control.message import Message
 from holdfast.runtime.wire.messages import (
     FromClient,
     FromWorker,

@@ -31,14 +31,16 @@ the steps. A worker that exits without leave has failed; Failed is its last mess
 
 import msgspec
 
+from holdfast.control.effects import StepsRecorded
+from holdfast.control.facts import Beat, WorkerStarted
+from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
-from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.profile import Profile
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.faults.kinds import Fault
-from holdfast.runtime.wire.message import Message
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
@@ -233,13 +235,6 @@ class NodeState(Message, frozen=True, kw_only=True):
     arenas: tuple[HeldArena, ...] = ()
 
 
-class WorkerStarted(Message, frozen=True, kw_only=True):
-    """Its process exists."""
-
-    member: Member
-    pid: int
-
-
 class WorkerExitedMessage(Message, frozen=True, kw_only=True):
     """It ended and is reaped: its name may be used again."""
 
@@ -255,28 +250,6 @@ class Relayed(Message, frozen=True, kw_only=True):
 
     member: Member
     message: FromWorker
-
-
-class ProgressPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a worker is, from its progress page."""
-
-    step: int
-    action: int
-    since_ms: int
-    """By the node's clock, as `Beat.sent_ms`."""
-    silent_ms: int
-    """How long its beats have been missing; 0 = they come."""
-    is_stopped: bool = False
-    """By a signal."""
-    is_busy: bool = False
-    """It uses a processor, or waits for one; only looked at where it has not moved for a while."""
-
-
-class Beat(Message, frozen=True, kw_only=True):
-    """The agent lives; of its workers only what differs from the beat before."""
-
-    sent_ms: int
-    places: dict[str, ProgressPlace] = msgspec.field(default_factory=dict)
 
 
 ToCoordinator = (
@@ -320,12 +293,6 @@ class OrderForNode(Message, frozen=True, kw_only=True):
 
 class InjectFault(Message, frozen=True, kw_only=True):
     fault: Fault
-
-
-class StepsRecorded(Message, frozen=True, kw_only=True):
-    """All steps before this one are written down: they need not be sent again."""
-
-    step: int
 
 
 class EndNode(Message, frozen=True, kw_only=True):

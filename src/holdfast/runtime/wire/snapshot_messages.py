@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.runtime.wire.message import Message
+from holdfast.control.message import Message
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
 

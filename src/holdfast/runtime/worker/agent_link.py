@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
 from holdfast.control.state import WorkerState
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
-from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
+    Disconnect,
     Effect,
     Explain,
     Fail,
     Finish,
+    Happened,
     Kill,
     Record,
     Send,
     Start,
+    ToAllNodes,
+    ToNode,
 )
 from holdfast.control.facts import Fact, NodeLost, Tick
 from holdfast.control.journal_entries import JournalEntry
@@ -113,13 +117,28 @@ class Office:
                 self._send(member.name, effect)
             case Kill(member=member) | Start(member=member):
                 self._send(member.name, effect)
+            case ToNode(node=node):
+                self._to_node(node, effect)
+            case ToAllNodes():
+                for node in list(self._links):
+                    self._to_node(node, effect)
+            case Disconnect(node=node):
+                self._hang_up(node)
+            case Happened():
+                pass
             case Finish():
                 self.is_finished = True
             case Fail(reason=reason):
                 self.failed = reason
 
+    def _hang_up(self, node: str) -> None:
+        if node in self._links:
+            self.world.agents[node].disconnect()
+
     def _send(self, name: str, effect: Effect) -> None:
-        node = node_of(name)
+        self._to_node(node_of(name), effect)
+
+    def _to_node(self, node: str, effect: Effect) -> None:
         link = self._links.get(node)
         if link is not None:
             link.send(0, self.world.agents[node].told, effect)

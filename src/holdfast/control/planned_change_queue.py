@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.control.facts import PlanWanted
 from holdfast.control.journal_state import JournalState
-from holdfast.engine.reports import Planned
+from holdfast.control.worker_reports import Planned
 
 
 class PlannedChangeQueue:

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.control.facts import ProgressPlace
 from holdfast.detect.progress import Expected, Heartbeat, ProgressTuning, ProgressWatch
 from holdfast.detect.verdict import HUNG
 from holdfast.plan.action_lists import lower_timeline
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
-from holdfast.runtime.wire.messages import ProgressPlace
 
 SEEN_STEPS = 3
 """Of a plan, before its own times count."""

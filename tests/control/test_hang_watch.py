@@ -2,12 +2,12 @@
 
 import pytest
 
+from holdfast.control.facts import ProgressPlace
+from holdfast.control.hang_watch import HangWatch, expected_actions
 from holdfast.detect.progress import Expected
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import evaluate
-from holdfast.runtime.coordinator.hang_watch import HangWatch, expected_actions
-from holdfast.runtime.wire.messages import ProgressPlace
 from support.random_plans import make_units
 
 PLAN = regular_plan(make_units(4), replicas=2, stages=2, micro_batches=4)

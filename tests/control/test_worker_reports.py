@@ -3,10 +3,10 @@ import sys
 
 import msgspec
 
-from holdfast.engine.reports import StepReport
+from holdfast.control.worker_reports import StepReport
 
 WITHOUT_TORCH = (
-    "engine.reports",
+    "control.worker_reports",
     "engine.optimizer_config",
     "engine.group_keys",
     "runtime.config.job_file",

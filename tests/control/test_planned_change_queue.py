@@ -5,11 +5,11 @@ import pytest
 from holdfast.control.journal_entries import EnteredByAll, Ordered, Wanted
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
-from holdfast.engine.reports import Planned
+from holdfast.control.planned_change_queue import PlannedChangeQueue
+from holdfast.control.worker_reports import Planned
 from holdfast.plan.build import regular_plan
 from holdfast.plan.text import format_plan
 from holdfast.plan.without_workers import without_workers
-from holdfast.runtime.coordinator.planned_change_queue import PlannedChangeQueue
 from support.random_plans import make_units
 
 UNITS = make_units(4)

@@ -1,19 +1,20 @@
-from math import inf, nan
-
 import pytest
 
-from holdfast.engine.reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
-from holdfast.observe.events import PlanChanged, Recovered, StepDone, StepSkipped
-from holdfast.plan.without_workers import without_workers
-from holdfast.runtime.config.job_file import ChangeSection, ParallelSection
-from holdfast.runtime.record.step_aggregator import (
-    HoldersDiffer,
-    KnownEpoch,
-    StepAggregator,
-    count_groups,
+from holdfast.control.job_events import EpochEntered, StepCompleted
+from holdfast.control.step_aggregator import HoldersDiffer, KnownEpoch, Recorded, StepAggregator
+from holdfast.control.worker_reports import (
+    ChangeReport,
+    Planned,
+    RecoveryReport,
+    RestoreReport,
+    StepReport,
 )
+from holdfast.plan.build import regular_plan
+from holdfast.plan.without_workers import without_workers
+from support.random_plans import make_units
 
 A, B = "n0.g0", "n0.g1"
+UNITS = make_units(4)
 
 
 def report(step=0, epoch=0, **fields) -> StepReport:
@@ -25,19 +26,24 @@ def epoch(number: int, plan, kind="change", before: int | None = None) -> KnownE
     return KnownEpoch(number=number, kind=kind, plan=plan, reason="why", before=before)
 
 
+class Plans:
+    """Two replicas, then one worker, then two stages."""
+
+    plans = (
+        Planned(0, regular_plan(UNITS, replicas=2, micro_batches=2)),
+        Planned(2, regular_plan(UNITS, micro_batches=2)),
+        Planned(3, regular_plan(UNITS, stages=2, micro_batches=2)),
+    )
+
+
 @pytest.fixture
-def job(tiny_job):
-    """Two replicas for two steps, then one worker, then two stages."""
-    changes = [
-        ChangeSection(at_step=2, parallel=ParallelSection()),
-        ChangeSection(at_step=3, parallel=ParallelSection(stages=2)),
-    ]
-    return tiny_job(changes=changes, parallel=ParallelSection(replicas=2))
+def job():
+    return Plans()
 
 
 @pytest.fixture
 def ledger(job):
-    ledger = StepAggregator("gloo")
+    ledger = StepAggregator()
     for number, planned in enumerate(job.plans):
         ledger.begin(epoch(number, planned.plan, before=number - 1 if number else None))
     return ledger
@@ -46,25 +52,15 @@ def ledger(job):
 def test_a_step_counts_when_everybody_has_reported_it(ledger):
     assert ledger.add_step(A, report(seconds=0.5)) == []
     (done,) = ledger.add_step(B, report(seconds=0.8))
-    assert done == StepDone(
-        step=0,
-        epoch=0,
-        loss=2.0,
-        norm=1.0,
-        tokens=100,
-        tokens_per_s=125.0,
-        step_time_s=0.8,
-        learning_rate=0.1,
-        applied=True,
-    )
+    assert done == StepCompleted(report(seconds=0.5), 0.8)
     assert ledger.next_step == 1
 
 
 def test_one_worker_may_be_ahead(ledger):
     assert ledger.add_step(A, report(0)) == []
     assert ledger.add_step(A, report(1)) == []
-    assert [event.step for event in ledger.add_step(B, report(0))] == [0]
-    assert [event.step for event in ledger.add_step(B, report(1))] == [1]
+    assert [event.report.step for event in ledger.add_step(B, report(0))] == [0]
+    assert [event.report.step for event in ledger.add_step(B, report(1))] == [1]
 
 
 def test_a_change_comes_before_the_steps_after_it(ledger):
@@ -75,27 +71,11 @@ def test_a_change_comes_before_the_steps_after_it(ledger):
     # The one that stays trains on while the report of the one that leaves is on its way.
     assert ledger.add_step(A, report(2, epoch=1)) == []
     changed, done = ledger.add_change(B, ChangeReport(2, 1, 0.5, 10, 0, 0))
-    assert isinstance(changed, PlanChanged)
-    assert (changed.epoch, changed.step, changed.stall_s, changed.bytes_moved) == (1, 2, 0.5, 10)
-    assert (changed.shape, changed.leaving, changed.joining) == ("1 replica x 1 stage", (B,), ())
-    assert (changed.groups_kept, changed.groups_made) == (0, 0)
-    assert isinstance(done, StepDone)
-    assert done.step == 2
-
-
-def test_groups_are_counted_once(job):
-    first, _, last = (planned.plan for planned in job.plans)
-    # `all` lives on, and the link is new; there is nothing left to reduce over.
-    assert count_groups(first, last, "gloo") == (1, 1)
-    assert count_groups(first, last, "nccl") == (1, 2)
-
-
-def test_a_step_that_nobody_applied(ledger):
-    bad = report(loss=nan, norm=inf, applied=False)
-    ledger.add_step(A, bad)
-    done, skipped = ledger.add_step(B, bad)
-    assert (done.loss, done.norm, done.applied) == (None, None, False)
-    assert skipped == StepSkipped(step=0, reason="loss or gradients were not finite")
+    assert isinstance(changed, EpochEntered)
+    assert (changed.number, changed.before, sorted(changed.reports)) == (1, 0, [A, B])
+    assert changed.lost == (B,)
+    assert isinstance(done, StepCompleted)
+    assert done.report.step == 2
 
 
 def test_workers_that_disagree_on_the_outcome(ledger):
@@ -109,7 +89,9 @@ def test_holders_that_differ_are_named_with_step_and_unit(ledger):
     with pytest.raises(HoldersDiffer) as caught:
         ledger.add_step(B, report(checksums={"0/0": 1, "2/0": 8}))
     assert str(caught.value) == (
-        "n0.g0 and n0.g1 differ in block.1 after step 0: checksums 7 and 8 of what both hold"
+        "n0.g0 and n0.g1 differ in "
+        + UNITS[2].name
+        + " after step 0: checksums 7 and 8 of what both hold"
     )
 
 
@@ -128,18 +110,18 @@ def test_what_is_told_again_is_left_out(ledger):
 
 
 def test_a_ledger_that_takes_over_goes_on_where_the_last_one_ended(job):
-    ledger = StepAggregator("gloo", next_step=5)
+    ledger = StepAggregator(next_step=5)
     ledger.begin(epoch(0, job.plans[0].plan))
     for worker in (A, B):
         assert ledger.add_step(worker, report(4)) == []
     ledger.add_step(A, report(5))
-    assert [event.step for event in ledger.add_step(B, report(5))] == [5]
+    assert [event.report.step for event in ledger.add_step(B, report(5))] == [5]
 
 
 @pytest.fixture
 def recovered(job):
     """Step 0 is done; B was lost in step 1; A recovers in epoch 3."""
-    ledger = StepAggregator("gloo")
+    ledger = StepAggregator()
     ledger.begin(epoch(1, job.plans[0].plan, "start"))
     for worker in (A, B):
         ledger.add_step(worker, report(0, epoch=1))
@@ -151,24 +133,23 @@ def recovered(job):
 def test_a_recovery_waits_only_for_those_who_are_left(recovered):
     assert recovered.add_step(A, report(1, epoch=3)) == []
     back, done = recovered.add_change(A, RecoveryReport(1, 3, 0.5, 2, False))
-    assert isinstance(back, Recovered)
-    assert (back.epoch, back.step, back.lost, back.stall_s) == (3, 1, (B,), 0.5)
-    assert (back.micro_batches, back.num_followed) == (2, 0)
-    assert (done.step, done.epoch) == (1, 3)
+    assert isinstance(back, EpochEntered)
+    assert (back.number, back.lost, list(back.reports)) == (3, (B,), [A])
+    assert (done.report.step, done.report.epoch) == (1, 3)
 
 
 def test_a_step_agreed_before_the_loss_is_complete_without_the_lost(recovered):
     """A has applied it when B died; nobody waits for B's word on it."""
-    assert [event.step for event in recovered.add_step(A, report(1, epoch=1))] == [1]
+    assert [event.report.step for event in recovered.add_step(A, report(1, epoch=1))] == [1]
 
 
 def test_who_lives_and_has_no_seat_after_a_recovery_is_not_waited_for(job):
     """B's replica was lost around it, in the middle of step 1, which A has done."""
-    ledger = StepAggregator("gloo", next_step=1)
+    ledger = StepAggregator(next_step=1)
     ledger.begin(epoch(1, job.plans[0].plan, "start"))
     assert ledger.add_step(A, report(1, epoch=1)) == []
     (done,) = ledger.begin(epoch(3, job.plans[1].plan, "recover", before=1))
-    assert done.step == 1
+    assert done.report.step == 1
     (back,) = ledger.add_change(A, RecoveryReport(2, 3, 0.5, 2, False))
     assert back.lost == (B,)
     assert ledger.add_step(B, report(1, epoch=1)) == [], "it comes late"
@@ -179,10 +160,10 @@ def test_who_was_lost_is_waited_for_again_when_it_has_joined(recovered, job):
     recovered.begin(epoch(4, job.plans[0].plan, before=3))
     assert recovered.add_change(A, ChangeReport(2, 4, 0.1, 0, 0, 0)) == []
     (joined,) = recovered.add_change(B, ChangeReport(2, 4, 0.2, 10, 0, 0))
-    assert (joined.joining, joined.epoch) == ((B,), 4)
-    assert [event.step for event in recovered.add_step(A, report(1, epoch=3))] == [1]
+    assert (joined.number, sorted(joined.reports)) == (4, [A, B])
+    assert [event.report.step for event in recovered.add_step(A, report(1, epoch=3))] == [1]
     assert recovered.add_step(A, report(2, epoch=4)) == []
-    assert [event.step for event in recovered.add_step(B, report(2, epoch=4))] == [2]
+    assert [event.report.step for event in recovered.add_step(B, report(2, epoch=4))] == [2]
 
 
 def test_an_epoch_that_came_to_nothing_is_passed_over(recovered, job):
@@ -190,8 +171,8 @@ def test_an_epoch_that_came_to_nothing_is_passed_over(recovered, job):
     recovered.drop(4)
     recovered.begin(epoch(5, job.plans[1].plan, "recover", before=3))
     (back,) = recovered.add_change(A, RecoveryReport(1, 5, 0.5, 0, True))
-    assert (back.epoch, back.lost) == (5, (B,)), "B was lost in an epoch that nobody got into"
-    assert [event.step for event in recovered.add_step(A, report(1, epoch=5))] == [1]
+    assert (back.number, back.lost) == (5, (B,)), "B was lost in an epoch that nobody got into"
+    assert [event.report.step for event in recovered.add_step(A, report(1, epoch=5))] == [1]
 
 
 def test_restored_steps_are_done_again(recovered, job):
@@ -202,6 +183,28 @@ def test_restored_steps_are_done_again(recovered, job):
     recovered.begin(epoch(7, job.plans[1].plan, "restore", before=3))
     told = RestoreReport(0, 7, 0.5, 0.1, {"local memory": 10}, ("why",))
     (restored,) = recovered.add_change(A, told)
-    assert (restored.step, restored.steps_redone) == (0, done)
-    assert (restored.bytes_by_origin, restored.sources) == ({"local memory": 10}, ("why",))
-    assert [event.step for event in recovered.add_step(A, report(0, epoch=7))] == [0]
+    assert (restored.reports, restored.steps_redone) == ({A: told}, done)
+    assert [event.report.step for event in recovered.add_step(A, report(0, epoch=7))] == [0]
+
+
+def test_what_a_fenced_worker_ended_on_its_own_does_not_count(recovered):
+    """B has applied step 1 in epoch 1, alone; the others complete it in epoch 3."""
+    recovered.rewind(1, 3)
+    assert recovered.add_step(B, report(1, epoch=1, loss=9.0)) == []
+    recovered.add_change(A, RecoveryReport(1, 3, 0.5, 0, False))
+    assert [event.report.step for event in recovered.add_step(A, report(1, epoch=3))] == [1]
+
+
+def test_a_job_that_begins_again_counts_from_its_beginning(job):
+    ledger = StepAggregator()
+    ledger.begin(epoch(1, job.plans[1].plan, "start"))
+    ledger.begin(epoch(3, job.plans[1].plan, "start", before=1))
+    assert [event.report.step for event in ledger.add_step(A, report(0, epoch=3))] == [0]
+
+
+@pytest.mark.parametrize(("step_epoch", "next_step"), [(1, 4), (7, 6)])
+def test_a_successor_counts_steps_again_that_were_undone_and_not_redone(step_epoch, next_step):
+    ledger = StepAggregator()
+    ledger.rewind(4, 7)
+    ledger.resume(Recorded(next_step=6, step_epoch=step_epoch, epoch=7))
+    assert (ledger.next_step, ledger.epoch) == (next_step, 7)

@@ -1,0 +1,49 @@
+"""When the coordinator has to look again, if nothing is told to it before.
+
+Every look costs a wake-up on a machine whose processors belong to the training. While all members
+train there is nothing to find but hangs, which are no matter of milliseconds. Whatever waits for a
+time (a settling group, a round, an order, a node that is away) is listed here; what it means is
+decided where it is looked at.
+"""
+
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.ending import GivingUp
+from holdfast.control.hang_monitor import HangMonitor
+from holdfast.control.recovery import entering_deadline_ms
+
+SHORTEST_MS = 20
+"""Between two looks."""
+CALM_MS = 200
+"""Between two looks for hangs."""
+LONGEST_MS = 1000
+"""Some answers change with time alone."""
+
+
+def next_deadline_ms(
+    desk: CoordinatorState,
+    hangs: HangMonitor,
+    giving_up: GivingUp,
+    born_ms: int | None,
+    now_ms: int,
+) -> int:
+    if born_ms is None:
+        return now_ms
+    found = [now_ms + LONGEST_MS, *giving_up.deadlines_ms(), *_deadlines(desk, born_ms)]
+    if hangs.epoch or desk.past.last is not None:
+        found.append(now_ms + CALM_MS)
+    return max(now_ms + SHORTEST_MS, min(found))
+
+
+def _deadlines(desk: CoordinatorState, born_ms: int) -> list[int]:
+    settings = desk.settings
+    found = [since_ms + settings.settle_ms for since_ms in desk.standing.broken.values()]
+    if desk.round is not None:
+        found.append(desk.round.since_ms + settings.answer_ms)
+    if desk.past.last is None:
+        found.append(born_ms + settings.start_ms)
+    after_ms = settings.settle_ms if desk.standing.broken else settings.lost_after_ms
+    away = [desk.roster.nodes[name] for name in desk.roster.away]
+    found += [node.lost_ms + after_ms for node in away if not node.is_dead]
+    found.append(born_ms + settings.lost_after_ms)
+    found += entering_deadline_ms(desk)
+    return [at_ms for at_ms in found if at_ms > desk.now_ms]

@@ -1,0 +1,94 @@
+"""What a coordinator knows, for those who only look: status, the run log, faults on purpose."""
+
+from collections.abc import Mapping
+
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.facts import ProgressPlace
+from holdfast.control.hang_monitor import HangMonitor
+from holdfast.control.order import Order
+from holdfast.control.state import WorkerState
+from holdfast.plan.plan import Plan
+
+
+class CoordinatorView:
+    """Always up to date; nothing can be changed through it."""
+
+    def __init__(self, state: CoordinatorState, hangs: HangMonitor) -> None:
+        self._state, self._hangs = state, hangs
+
+    @property
+    def term(self) -> int:
+        """How many coordinators the job has had."""
+        return self._state.past.term
+
+    @property
+    def last(self) -> Order | None:
+        """The order in force."""
+        return self._state.past.last
+
+    @property
+    def epoch(self) -> int:
+        last = self._state.past.last
+        return last.number if last is not None else 0
+
+    @property
+    def change(self) -> int:
+        """The planned change that is under way; 0 = none."""
+        change = self._state.past.outstanding
+        return change.number if change is not None else 0
+
+    @property
+    def plan(self) -> Plan:
+        """In force, or what the job begins with."""
+        past = self._state.past
+        return past.plans[past.last.number] if past.last is not None else past.wanted
+
+    @property
+    def plans(self) -> Mapping[int, Plan]:
+        """By epoch."""
+        return self._state.past.plans
+
+    def epoch_of_step(self, step: int) -> int:
+        """Whose word on a step counts; 0: that of none yet."""
+        return self._state.past.epoch_of_step(step)
+
+    @property
+    def wanted(self) -> Plan:
+        return self._state.past.wanted
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._state.past.stop is not None
+
+    @property
+    def is_over(self) -> bool:
+        return self._state.past.ended is not None
+
+    @property
+    def next_step(self) -> int:
+        """The first that not all have reported: so many are done."""
+        return self._state.steps.next_step
+
+    @property
+    def workers(self) -> dict[str, WorkerState]:
+        """By name, the newest process of each."""
+        states = self._state.roster.states
+        return {member.name: states[member] for member in sorted(states)}
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that are there."""
+        return len(self._state.roster.states)
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        return self._state.roster.pids
+
+    @property
+    def places(self) -> Mapping[str, ProgressPlace]:
+        return self._hangs.places
+
+    @property
+    def nodes(self) -> list[str]:
+        """Connected."""
+        return self._state.roster.connected()

@@ -1,0 +1,142 @@
+"""From what the coordinator found out to events as the run log has them."""
+
+from collections.abc import Mapping
+from math import isfinite
+
+from holdfast.control.job_events import (
+    AllReady,
+    EpochEntered,
+    JobEvent,
+    StepCompleted,
+    WorkerBlamed,
+)
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport
+from holdfast.engine.group_keys import needed_groups
+from holdfast.observe.events import (
+    Event,
+    PlanChanged,
+    Recovered,
+    Restored,
+    StepDone,
+    StepSkipped,
+    WorkerFailed,
+    WorkersReady,
+)
+from holdfast.observe.run_directory import plan_name
+from holdfast.observe.timeline_view import describe_shape
+from holdfast.plan.plan import Plan
+
+MAX_REASONS = 20
+
+
+class JobLines:
+    def __init__(self, backend: str, plans: Mapping[int, Plan]) -> None:
+        """`plans`: by epoch; kept up to date by others."""
+        self._backend, self._plans = backend, plans
+
+    def events(self, event: JobEvent, seconds: float) -> list[Event]:
+        """`seconds` since the run began."""
+        match event:
+            case StepCompleted():
+                return step_events(event)
+            case AllReady(pids=pids):
+                return [WorkersReady(seconds=seconds, pids=pids)]
+            case WorkerBlamed(worker=worker, role=role, step=step, why=why):
+                return [WorkerFailed(worker=worker, role=role, step=step, reason=why)]
+            case EpochEntered(reports=reports):
+                kinds = [type(report) for report in reports.values()]
+                if RestoreReport in kinds:
+                    return [self._restored(event)]
+                return [self._changed(event) if ChangeReport in kinds else self._recovered(event)]
+
+    def _restored(self, event: EpochEntered) -> Event:
+        plan = self._plans[event.number]
+        reports = [r for r in event.reports.values() if isinstance(r, RestoreReport)]
+        origins: dict[str, int] = {}
+        for report in reports:
+            for origin, size in report.bytes_by_origin.items():
+                origins[origin] = origins.get(origin, 0) + size
+        reasons = dict.fromkeys(reason for report in reports for reason in report.reasons)
+        return Restored(
+            reason=event.reason,
+            epoch=event.number,
+            step=reports[0].step,
+            shape=describe_shape(plan),
+            num_workers=len(plan.workers),
+            steps_redone=event.steps_redone,
+            stall_s=max(report.stall_s for report in reports),
+            load_s=max(report.load_s for report in reports),
+            bytes_by_origin=origins,
+            sources=tuple(reasons)[:MAX_REASONS],
+            file=plan_name(event.number),
+        )
+
+    def _recovered(self, event: EpochEntered) -> Event:
+        plan = self._plans[event.number]
+        found = [r for r in event.reports.values() if isinstance(r, RecoveryReport)]
+        return Recovered(
+            reason=event.reason,
+            epoch=event.number,
+            step=found[0].step,
+            shape=describe_shape(plan),
+            num_workers=len(plan.workers),
+            lost=event.lost,
+            stall_s=max(report.stall_s for report in found),
+            micro_batches=max(report.num_micro_batches for report in found),
+            num_followed=sum(report.followed for report in found),
+            file=plan_name(event.number),
+        )
+
+    def _changed(self, event: EpochEntered) -> Event:
+        before, plan = self._plans[event.before], self._plans[event.number]
+        old, new = before.workers, plan.workers
+        changes = {w: r for w, r in event.reports.items() if isinstance(r, ChangeReport)}
+        # A joiner has waited, too, but kept no other from training.
+        stalls = [report.stall_s for worker, report in changes.items() if worker in old]
+        kept, made = count_groups(before, plan, self._backend)
+        return PlanChanged(
+            reason=event.reason,
+            epoch=event.number,
+            step=next(iter(changes.values())).step,
+            shape=describe_shape(plan),
+            num_workers=len(new),
+            joining=tuple(name for name in new if name not in before.seats),
+            leaving=tuple(name for name in old if name not in plan.seats),
+            stall_s=max(stalls, default=0.0),
+            bytes_moved=sum(report.bytes_received for report in changes.values()),
+            groups_kept=kept,
+            groups_made=made,
+            file=plan_name(event.number),
+        )
+
+
+def step_events(event: StepCompleted) -> list[Event]:
+    first, seconds = event.report, event.seconds
+    done = StepDone(
+        step=first.step,
+        epoch=first.epoch,
+        loss=_finite(first.loss),
+        norm=_finite(first.norm),
+        tokens=first.num_tokens,
+        tokens_per_s=first.num_tokens / seconds,
+        step_time_s=seconds,
+        learning_rate=first.learning_rate,
+        applied=first.applied,
+    )
+    if first.applied:
+        return [done]
+    return [done, StepSkipped(step=first.step, reason="loss or gradients were not finite")]
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def count_groups(before: Plan, after: Plan, backend: str) -> tuple[int, int]:
+    """(kept, made): groups of the new plan that were there, and that were not."""
+
+    def groups(plan: Plan) -> set[object]:
+        return {key for worker in plan.workers for key in needed_groups(plan, worker, backend)}
+
+    old, new = groups(before), groups(after)
+    return len(old & new), len(new - old)
