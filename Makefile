@@ -48,7 +48,7 @@ types: setup ## mypy, strict
 
 unit: setup ## the tests alone
 	@echo "== pytest"
-	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos"
+	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \
