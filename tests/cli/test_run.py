@@ -119,9 +119,7 @@ def test_the_example_for_tokens(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_run_from_the_command_line(job_file, capsys, tmp_path, lent_fork_server):
     assert main(["run", str(job_file), "--job.run-dir", "out", "--job.steps", "2"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert "order 1: start, everybody is there" in out
-    lines = [line for line in out if not line.startswith(("order", "done"))]
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("run: llama-tiny (229,952 parameters), 2 steps")
     assert lines[1] == "plan: 2 replicas x 1 stage"
     assert lines[2].startswith("workers ready after ")

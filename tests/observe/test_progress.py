@@ -13,16 +13,15 @@ from holdfast.observe.events import (
     StepSkipped,
     StopRequested,
     WorkerFailed,
+    WorkerLost,
     WorkersReady,
 )
 from holdfast.observe.progress import (
     LiveProgress,
     PlainProgress,
     describe_event,
-    describe_report,
     describe_step,
 )
-from holdfast.observe.report import make_report
 from support.job_events import CHANGED, ENDED, RECOVERED, STARTED, step
 
 
@@ -42,16 +41,22 @@ from support.job_events import CHANGED, ENDED, RECOVERED, STARTED, step
         (StepSkipped(step=4, reason="not finite"), "step 5 was not applied: not finite"),
         (
             CHANGED,
-            "after 6 steps: changed to 1 replica x 1 stage (stall 250 ms, 1.0 KiB moved, "
-            "1 worker left, 2 of 3 groups kept)",
+            "after 6 steps: n0.g1 left: 1 replica x 1 stage (paused 250 ms, 1.0 KiB moved, "
+            "2 of 3 groups kept)",
         ),
         (
             RECOVERED,
-            "after 6 steps: recovered with 1 replica x 1 stage (stall 250 ms, 2 micro-batches "
-            "again, n0.g1 lost)",
+            "after 6 steps: recovered without n0.g1: 1 replica x 1 stage (workers stopped 250 ms, "
+            "2 micro-batches done again)",
         ),
-        (Decided(reason="n0.g1#1 is out"), "n0.g1#1 is out"),
-        (CoordinatorStarted(term=2, reason="lost"), "coordinator number 2: lost"),
+        (Decided(reason="n0.g1#1 is out: X", details={"worker": "n0.g1#1"}), ""),
+        (Decided(reason="order 3: go on", details={"order": "3"}), ""),
+        (Decided(reason="rarer snapshots", details={"every": "2"}), "rarer snapshots"),
+        (
+            WorkerLost(worker="n0.g1", incarnation=1, kind="killed", reason="was killed"),
+            "n0.g1 lost: was killed",
+        ),
+        (CoordinatorStarted(term=2, reason="lost"), "coordinator 2 took over: lost"),
         (
             FaultInjected(fault="SIGKILL", target="n0.g1", step=3),
             "fault on purpose: SIGKILL for n0.g1",
@@ -74,16 +79,6 @@ def test_a_step():
     assert "loss    inf" in describe_step(step(0, 0.5, None), 24)
 
 
-def test_a_report():
-    report = make_report(STARTED, [step(0, 2.0, 6.0), step(1, 2.0)], [CHANGED], ENDED)
-    assert describe_report(report) == (
-        "finished: 2 steps, loss 6.0000 -> 1.0000, median step 2.00 s, 50 tokens/s, 1 change of "
-        "plan (longest stall 250 ms, 1.0 KiB moved), 9.0 s in all"
-    )
-    empty = make_report(STARTED, [], [], ENDED)
-    assert describe_report(empty) == "finished: 0 steps, 9.0 s in all"
-
-
 def test_plain_lines_of_a_long_run():
     lines: list[str] = []
     with PlainProgress(lines.append) as progress:
@@ -102,5 +97,5 @@ def test_a_live_line_and_what_stays_above_it():
         for event in (STARTED, step(0, 0.5), CHANGED, step(1, 0.5), ENDED):
             progress(event)
     text = screen.getvalue()
-    assert "after 6 steps: changed to" in text
+    assert "after 6 steps: n0.g1 left" in text
     assert "loss 1.0000" in text

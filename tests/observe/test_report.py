@@ -1,23 +1,36 @@
 import msgspec
+import pytest
 
 from holdfast.observe.report import RunReport, format_report, make_report
-from support.job_events import CHANGED, ENDED, STARTED, step
+from support.made_runs import MadeRun, disturbed_run
+
+
+def reported(run, **more):
+    model = run.model()
+    return make_report(model.started, model, **more)
 
 
 def test_the_summary():
-    steps = [step(0, 90.0, 6.0), step(1, 5.0), step(2, 1.0), step(3, 2.0), step(4, 2.0, 0.5)]
-    report = make_report(STARTED, steps, [CHANGED, CHANGED], ENDED, staging_bytes=77)
-    assert (report.first_loss, report.final_loss, report.steps) == (6.0, 0.5, 5)
-    assert report.median_step_s == 2.0
-    assert report.tokens_per_s == 5.0
-    assert (report.longest_stall_s, report.bytes_moved) == (0.25, 2000)
+    report = reported(disturbed_run().end(), staging_bytes=77)
+    assert (report.outcome, report.steps, report.next_step) == ("finished", 60, 60)
+    assert report.failures == {"coordinator lost": 1, "hung": 1, "killed": 1}
+    assert (report.not_back, report.steps_redone, report.micro_batches_redone) == ((), 4, 2)
+    assert report.longest_stall_s == pytest.approx(2.5)
+    assert (report.staging_bytes, report.bytes_moved) == (77, 1000)
+    assert report.median_step_s == 0.1
+    assert report.tokens == 60 * 100
+    assert report.tokens_per_s == pytest.approx(1000)
+    assert sum(report.time_s.values()) == pytest.approx(report.seconds)
+    assert sum(report.badput_s.values()) == pytest.approx(report.seconds * (1 - report.goodput))
     assert msgspec.json.decode(format_report(report), type=RunReport) == report
 
 
 def test_a_run_without_a_step():
-    report = make_report(STARTED, [], [], ENDED)
+    report = reported(MadeRun().start().end("failed"))
     assert (report.median_step_s, report.tokens_per_s, report.final_loss) == (None, None, None)
+    assert report.goodput == 0
 
 
-def test_a_run_that_is_all_warm_up():
-    assert make_report(STARTED, [step(0, 3.0)], [], ENDED).median_step_s == 3.0
+def test_a_run_that_was_killed():
+    report = reported(MadeRun().start().steps(1))
+    assert (report.outcome, report.next_step, report.median_step_s) == ("unfinished", 1, 0.1)

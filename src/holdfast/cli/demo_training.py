@@ -4,10 +4,7 @@ The same job runs twice: first undisturbed, then with a worker killed, a node ki
 coordinator killed and a worker that hangs. At the end the two are compared.
 """
 
-import time
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import msgspec
 from rich.console import Console
@@ -17,15 +14,10 @@ from rich.text import Text
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.observe.crew_view import LiveCrew
-from holdfast.observe.events import (
-    CoordinatorStarted,
-    Event,
-    FaultInjected,
-    PlanChanged,
-    Recovered,
-    StepDone,
-)
-from holdfast.observe.progress import describe_report, format_seconds
+from holdfast.observe.events import Event, FaultInjected
+from holdfast.observe.quantities import format_seconds
+from holdfast.observe.report import RunReport
+from holdfast.observe.report_text import describe_outcome, report_lines
 from holdfast.runtime.config.job_file import (
     DataSection,
     JobConfig,
@@ -99,7 +91,6 @@ def train(*, as_json: bool) -> int:
         calm = run_job(prepare_job(demo_config("demo-calm")), fork_server=fork_server)
         disturbed = prepare_job(demo_config("demo", FAULTS))
         events: list[Event] = []
-        times: list[float] = []
         if as_json:
             result = run_job(disturbed, on_event=events.append, fork_server=fork_server)
         else:
@@ -108,7 +99,6 @@ def train(*, as_json: bool) -> int:
 
                 def on_event(event: Event) -> None:
                     events.append(event)
-                    times.append(time.monotonic())
                     view(event)
 
                 result = run_job(disturbed, on_event=on_event, fork_server=fork_server)
@@ -116,7 +106,7 @@ def train(*, as_json: bool) -> int:
     if as_json:
         print_json({"proof": proof, "report": result.report})
     else:
-        _conclude(console, result, list(zip(times, events, strict=True)), proof)
+        _conclude(console, result.report, proof)
     return result.exit_code or (0 if proof.holds else 1)
 
 
@@ -144,12 +134,9 @@ def prove(calm: RunResult, result: RunResult, events: list[Event]) -> EqualityPr
     )
 
 
-Timed = list[tuple[float, Event]]
-
-
-def _conclude(console: Console, result: RunResult, events: Timed, proof: EqualityProof) -> None:
+def _conclude(console: Console, report: RunReport, proof: EqualityProof) -> None:
     console.print()
-    console.print(_faults_table(events))
+    console.print(_faults_table(report))
     word = "equal" if proof.holds else "NOT EQUAL"
     for line in (
         f"faults: {proof.faults}; steps lost: {proof.steps_lost} of {proof.steps}; "
@@ -157,43 +144,24 @@ def _conclude(console: Console, result: RunResult, events: Timed, proof: Equalit
         f"final loss: {proof.loss:.12f}, undisturbed {proof.loss_undisturbed:.12f}",
         f"largest relative difference: losses {proof.loss_difference:.1e}, "
         f"parameters {proof.parameter_difference:.1e} (float64, allowed {TOLERANCE:.0e}): {word}",
-        describe_report(result.report),
-        f"Everything about it is in {result.report.run_dir}",
+        *report_lines(report),
+        f"Everything about it is in {report.run_dir}; holdfast report shows it again",
     ):
         console.print(Text(line))
 
 
-def _faults_table(events: Timed) -> Table:
-    """Per fault, what followed before the next one."""
-    table = Table("fault", "in step", "longest stall", "what happened")
-    usual = median(_gaps(events) or [0.0])
-    starts = [n for n, (_, event) in enumerate(events) if isinstance(event, FaultInjected)]
-    for start, stop in zip(starts, [*starts[1:], len(events)], strict=True):
-        fault = events[start][1]
-        assert isinstance(fault, FaultInjected)
-        # From the last step before it on, so that the step it hit is in.
-        first = max((n for n in range(start) if isinstance(events[n][1], StepDone)), default=start)
-        stall = max(0.0, max(_gaps(events[first:stop]), default=0.0) - usual)
-        title = f"{TITLES.get(fault.fault, fault.fault)} ({fault.target})"
-        story = _aftermath([event for _, event in events[start:stop]])
-        table.add_row(title, str(fault.step), format_seconds(stall), story)
+def _faults_table(report: RunReport) -> Table:
+    """Per incident, what followed; the same numbers as in report.json."""
+    table = Table("fault", "in step", "stall", "what happened", "whole again after")
+    for incident in report.incidents:
+        faults = [fault.partition(" ") for fault in incident.faults]
+        title = "; ".join(f"{TITLES.get(kind, kind)} ({target})" for kind, _, target in faults)
+        whole = incident.whole_after_s
+        table.add_row(
+            title or incident.what,
+            str(incident.step),
+            format_seconds(incident.stall_s),
+            describe_outcome(incident),
+            "not yet" if whole is None else format_seconds(whole),
+        )
     return table
-
-
-def _gaps(events: Timed) -> list[float]:
-    """Between the ends of two steps."""
-    ends = [when for when, event in events if isinstance(event, StepDone)]
-    return [after - before for before, after in pairwise(ends)]
-
-
-def _aftermath(events: list[Event]) -> str:
-    words = []
-    for event in events:
-        match event:
-            case Recovered():
-                words.append(f"{event.shape}, {event.micro_batches} micro-batches again")
-            case PlanChanged():
-                words.append(f"{', '.join(event.joining)} back in step {event.step}")
-            case CoordinatorStarted():
-                words.append("a successor read the journal; no step waited")
-    return "; ".join(words) or "nothing had to be done"

@@ -26,6 +26,7 @@ from holdfast.cli.fuzz import fuzz
 from holdfast.cli.inject import inject
 from holdfast.cli.inspect import inspect
 from holdfast.cli.plan import app as plan_app
+from holdfast.cli.report import report as report_command
 from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
 from holdfast.cli.status import status
@@ -52,6 +53,7 @@ def build_app() -> App:
     app.command(fuzz)
     app.command(run_command, name="run")
     app.command(status)
+    app.command(report_command, name="report")
     app.command(inject)
     app.command(inspect)
     return app

@@ -6,9 +6,9 @@ import msgspec
 
 from holdfast.cli.plan_show import print_json
 from holdfast.errors import HoldfastError
-from holdfast.observe.progress import describe_report
 from holdfast.observe.quantities import count
 from holdfast.observe.report import RunReport
+from holdfast.observe.report_text import report_lines
 from holdfast.observe.run_directory import REPORT
 from holdfast.runtime.config.settings import nearest
 from holdfast.runtime.coordinator.status import Status
@@ -40,7 +40,7 @@ def _show_end(run_dir: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        print(f"not running; {describe_report(report)}")
+        print("\n".join(["not running", *report_lines(report)]))
 
 
 def describe_status(status: Status) -> list[str]:

@@ -14,8 +14,9 @@ from holdfast.cli.run_logs import LogWatcher
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import Event
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
-from holdfast.observe.progress import LiveProgress, PlainProgress, describe_report
+from holdfast.observe.progress import LiveProgress, PlainProgress
 from holdfast.observe.quantities import count
+from holdfast.observe.report_text import report_lines
 from holdfast.observe.timeline_view import describe_micro_batches, describe_shape
 from holdfast.runtime.config.settings import EXIT_USAGE, read_config
 from holdfast.runtime.launch.job import Job
@@ -52,7 +53,7 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
     if shown.as_json:
         print_json(result.report)
     elif not shown.quiet:
-        print(describe_report(result.report))
+        print("\n".join(report_lines(result.report)))
     return result.exit_code
 
 

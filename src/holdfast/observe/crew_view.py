@@ -13,17 +13,19 @@ from rich.text import Text
 
 from holdfast.observe.events import (
     CoordinatorStarted,
-    Decided,
     Event,
     FaultInjected,
     JobStarted,
     PlanChanged,
+    PlanStarted,
     Recovered,
     Restored,
     StepDone,
+    WorkerLost,
     WorkersReady,
 )
-from holdfast.observe.progress import describe_restore, format_seconds
+from holdfast.observe.progress import describe_event
+from holdfast.observe.quantities import format_seconds
 from holdfast.plan.plan import Plan
 
 NUM_LINES = 9
@@ -48,6 +50,8 @@ class CrewView:
             case StepDone():
                 self._step, self._step_time_s = event.step + 1, event.step_time_s
                 self._loss = "inf" if event.loss is None else f"{event.loss:.4f}"
+            case WorkerLost():
+                self._set((event.worker,), "lost")
             case Recovered():
                 self._set(event.lost, "lost")
             case PlanChanged():
@@ -88,28 +92,21 @@ class CrewView:
         return cell
 
 
+_STYLES = {
+    FaultInjected: "bold red",
+    WorkerLost: "red",
+    Recovered: "yellow",
+    Restored: "yellow",
+    CoordinatorStarted: "yellow",
+    PlanChanged: "green",
+}
+
+
 def describe(event: Event) -> tuple[str, str]:
-    """(style, line) of what is worth a line."""
-    match event:
-        case FaultInjected():
-            return "bold red", f"FAULT {event.fault} at {event.target}"
-        case Decided():
-            return "", event.reason
-        case Recovered():
-            lost = ", ".join(event.lost) or "nobody"
-            return "yellow", (
-                f"recovered: {event.shape} without {lost}; {event.micro_batches} micro-batches ran "
-                f"again; stalled {format_seconds(event.stall_s)}"
-            )
-        case Restored():
-            return "yellow", describe_restore(event)
-        case PlanChanged():
-            joined = ", ".join(event.joining)
-            words = f"{joined} joined: " if joined else ""
-            return "green", f"{words}{event.shape}; stalled {format_seconds(event.stall_s)}"
-        case CoordinatorStarted():
-            return "yellow", f"the coordinator is back (term {event.term}); training went on"
-    return "", ""
+    """(style, line) of what is worth a line in a table that shows the rest."""
+    if isinstance(event, JobStarted | PlanStarted | WorkersReady):
+        return "", ""
+    return _STYLES.get(type(event), ""), describe_event(event)
 
 
 class LiveCrew:

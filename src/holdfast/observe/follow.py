@@ -1,11 +1,13 @@
 """Reading a run while it is written: whatever was added to its journal and metrics since."""
 
 import os
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from holdfast.observe.events import Event, StepDone, parse_event
+from holdfast.observe.run_directory import JOURNAL, METRICS
 
 
 class GrowingFile:
@@ -41,4 +43,60 @@ class Follower:
         for line in self._metrics.read(metrics):
             fields = msgspec.json.decode(line)
             found.append(msgspec.convert({"event": "step_done", **fields}, StepDone))
+        return found
+
+
+TimedEvent = tuple[float, Event]
+"""When it was written down, in seconds since 1970, and the event."""
+
+
+class _JournalTime(msgspec.Struct):
+    time: datetime
+
+
+class _StepLine(StepDone, frozen=True, kw_only=True, tag=None, tag_field=None):
+    time: datetime | None = None
+
+
+_TIME = msgspec.json.Decoder(_JournalTime)
+_STEP = msgspec.json.Decoder(_StepLine)
+
+
+class RunReader:
+    """The events of a run with their times, in the order of time, each once.
+
+    Two files are read while another process writes them. The journal is read before the metrics and
+    again after them: an event of the second reading may be older than steps that have not been read
+    yet, so it waits for the next time unless a step was read that is newer.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._journal, self._metrics = (
+            GrowingFile(run_dir / JOURNAL),
+            GrowingFile(run_dir / METRICS),
+        )
+        self._held: list[TimedEvent] = []
+        self._last_s = 0.0
+
+    def read(self) -> list[TimedEvent]:
+        events = self._held + self._events()
+        steps = self._steps()
+        self._held = self._events()
+        newest_s = steps[-1][0] if steps else 0.0
+        events += [timed for timed in self._held if timed[0] <= newest_s]
+        self._held = [timed for timed in self._held if timed[0] > newest_s]
+        return sorted(events + steps, key=lambda timed: timed[0])
+
+    def _events(self) -> list[TimedEvent]:
+        lines = self._journal.read()
+        return [(_TIME.decode(line).time.timestamp(), parse_event(line)) for line in lines]
+
+    def _steps(self) -> list[TimedEvent]:
+        found: list[TimedEvent] = []
+        for line in self._metrics.read():
+            step = _STEP.decode(line)
+            # Runs of older versions have no times here.
+            at_s = step.time.timestamp() if step.time else self._last_s + step.step_time_s
+            self._last_s = at_s
+            found.append((at_s, step))
         return found

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.errors import invariant
 
 BUCKETS = {
+    "TRAINING_PREP": "from the first process until steps begin",
     "PROGRAM_STARTUP": "first step after a restart: compilation, warm-up, connection set-up",
     "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME": "training waits while a checkpoint is saved",
     "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME": "training waits while state is loaded",
@@ -21,10 +22,11 @@ BUCKETS = {
     "ELASTIC_SCALE_UP": "training waits while devices join",
     "ELASTIC_REINITIALIZATION": "groups made anew, state moved",
     "CUSTOM_BADPUT_EVENTS": "slow devices, redundant work",
-    "OTHER": "no devices to train on",
+    "OTHER": "no devices to train on, the job is not running or is ending",
 }
 
 BUCKET_OF = {
+    "starting": "TRAINING_PREP",
     "detection": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
     "scheduling": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
     "planning": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
@@ -37,8 +39,11 @@ BUCKET_OF = {
     "saving": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
     "missing devices": "ELASTIC_SLICE_DOWN",
     "slow devices": "CUSTOM_BADPUT_EVENTS",
+    "slow steps": "CUSTOM_BADPUT_EVENTS",
     "redundancy": "CUSTOM_BADPUT_EVENTS",
     "waiting for devices": "OTHER",
+    "not running": "OTHER",
+    "ending": "OTHER",
 }
 """Every cause, and the bucket it is counted in."""
 
@@ -46,7 +51,7 @@ BUCKET_OF = {
 class Budget(msgspec.Struct, frozen=True):
     """What became of a span of time, in milliseconds at the healthy pace."""
 
-    total_ms: int
+    total_ms: float
     productive_ms: float
     lost_ms: dict[str, float]
     """By cause, in the order of BUCKET_OF."""
@@ -71,17 +76,17 @@ class GoodputAccount:
     """Adds time up while a run goes on."""
 
     def __init__(self) -> None:
-        self.total_ms = 0
+        self.total_ms = 0.0
         self.productive_ms = 0.0
         self.lost_ms = dict.fromkeys(BUCKET_OF, 0.0)
 
-    def lose(self, cause: str, span_ms: int) -> None:
+    def lose(self, cause: str, span_ms: float) -> None:
         """Time in which nothing was produced."""
         self._check(cause)
         self.total_ms += span_ms
         self.lost_ms[cause] += span_ms
 
-    def train(self, span_ms: int, losses: Mapping[str, float]) -> float:
+    def train(self, span_ms: float, losses: Mapping[str, float]) -> float:
         """Time of training, of which each cause takes its share; returns what was productive."""
         productive = span_ms * max(0.0, 1.0 - sum(losses.values()))
         self.total_ms += span_ms
@@ -103,7 +108,7 @@ class GoodputAccount:
         accounted = budget.productive_ms + sum(lost.values())
         invariant(
             abs(accounted - self.total_ms) <= 1e-6 * max(1, self.total_ms),
-            f"{accounted:.3f} ms are accounted for, {self.total_ms} ms went by",
+            f"{accounted:.3f} ms are accounted for, {self.total_ms:.3f} ms went by",
         )
         return budget
 

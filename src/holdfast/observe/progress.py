@@ -22,10 +22,13 @@ from holdfast.observe.events import (
     StepDone,
     StepSkipped,
     StopRequested,
+    WorkerLost,
     WorkersReady,
 )
-from holdfast.observe.quantities import count, format_bytes
-from holdfast.observe.report import RunReport
+from holdfast.observe.quantities import count, format_bytes, format_seconds
+
+_INTERNAL = ("order", "round")
+"""Details of decisions that a line for people leaves out."""
 
 MAX_STEP_LINES = 100
 """A longer run shows only some of its steps as plain lines."""
@@ -56,10 +59,12 @@ def describe_event(event: Event) -> str:
             return f"checkpoint of step {event.step} not written, will be tried again: {error}"
         case CheckpointWritten():
             return f"checkpoint: {event.path} ({event.reason})"
-        case Decided(reason=reason):
-            return reason
+        case Decided():
+            return "" if _is_detail(event) else event.reason
+        case WorkerLost():
+            return f"{event.worker} lost: {event.reason}"
         case CoordinatorStarted(term=term, reason=reason):
-            return f"coordinator number {term}: {reason}"
+            return f"coordinator {term} took over: {reason}"
         case FaultInjected():
             return f"fault on purpose: {event.fault} for {event.target}"
         case StopRequested():
@@ -69,27 +74,35 @@ def describe_event(event: Event) -> str:
     return ""
 
 
+def _is_detail(event: Decided) -> bool:
+    """How a decision was reached is in the journal; what came of it has a line of its own."""
+    is_verdict = "worker" in event.details and " is out: " in event.reason
+    return is_verdict or not event.details or not event.details.keys().isdisjoint(_INTERNAL)
+
+
 def describe_change(event: PlanChanged) -> str:
-    people = [
-        f"{count(len(names), 'worker')} {verb}"
+    words = [
+        f"paused {format_seconds(event.stall_s)}",
+        f"{format_bytes(event.bytes_moved)} moved",
+        f"{event.groups_kept} of {count(event.groups_kept + event.groups_made, 'group')} kept",
+    ]
+    who = [
+        f"{', '.join(names)} {verb}"
         for names, verb in ((event.joining, "joined"), (event.leaving, "left"))
         if names
     ]
-    words = [
-        f"stall {format_seconds(event.stall_s)}",
-        f"{format_bytes(event.bytes_moved)} moved",
-        *people,
-        f"{event.groups_kept} of {count(event.groups_kept + event.groups_made, 'group')} kept",
-    ]
-    return f"{after_steps(event.step)}: changed to {event.shape} ({', '.join(words)})"
+    what = f"{' and '.join(who)}: " if who else "changed to "
+    return f"{after_steps(event.step)}: {what}{event.shape} ({', '.join(words)})"
 
 
 def describe_recovery(event: Recovered) -> str:
-    lost = f", {', '.join(event.lost)} lost" if event.lost else ""
-    again = f", {count(event.micro_batches, 'micro-batch')} again" if event.micro_batches else ""
+    without = f" without {', '.join(event.lost)}" if event.lost else ""
+    again = (
+        f", {count(event.micro_batches, 'micro-batch')} done again" if event.micro_batches else ""
+    )
     return (
-        f"{after_steps(event.step)}: recovered with {event.shape} "
-        f"(stall {format_seconds(event.stall_s)}{again}{lost})"
+        f"{after_steps(event.step)}: recovered{without}: {event.shape} "
+        f"(workers stopped {format_seconds(event.stall_s)}{again})"
     )
 
 
@@ -114,26 +127,6 @@ def describe_step(step: StepDone, num_steps: int) -> str:
         f"step {step.step + 1:{width}}/{num_steps}  loss {loss}  "
         f"{step.tokens_per_s:8,.0f} tokens/s  {format_seconds(step.step_time_s)}"
     )
-
-
-def describe_report(report: RunReport) -> str:
-    """What a run came to, in one line."""
-    words = [f"{report.outcome}: {count(report.steps, 'step')}"]
-    if report.first_loss is not None and report.final_loss is not None:
-        words.append(f"loss {report.first_loss:.4f} -> {report.final_loss:.4f}")
-    if report.median_step_s is not None and report.tokens_per_s is not None:
-        words.append(f"median step {format_seconds(report.median_step_s)}")
-        words.append(f"{report.tokens_per_s:,.0f} tokens/s")
-    if report.changes:
-        words.append(
-            f"{count(len(report.changes), 'change')} of plan (longest stall "
-            f"{format_seconds(report.longest_stall_s)}, {format_bytes(report.bytes_moved)} moved)"
-        )
-    return ", ".join([*words, f"{report.seconds:.1f} s in all"])
-
-
-def format_seconds(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 class PlainProgress:

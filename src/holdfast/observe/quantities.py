@@ -28,10 +28,17 @@ def format_share(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def format_seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
 def count(number: int, noun: str) -> str:
-    """`1 stage`, `4 stages`, `2 micro-batches`."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{number} {noun}" + ("" if number == 1 else plural)
+    """`1 stage`, `4 stages`, `2 micro-batches`, `2 recoveries`."""
+    if number == 1:
+        return f"{number} {noun}"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}" + ("es" if noun.endswith("ch") else "s")
 
 
 def format_span(values: Sequence[float], unit: str) -> str:

@@ -1,14 +1,38 @@
-"""The summary of a run, made from its events."""
+"""The summary of a run: what report.json holds, made from the run model."""
 
-from collections.abc import Sequence
-from statistics import median
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, Restored, StepDone
+from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, Restored
+from holdfast.observe.goodput import BUCKET_OF, Budget
+from holdfast.observe.run.incidents import Incident, count_failures
+from holdfast.observe.run.model import RunModel
 
 WARM_UP_STEPS = 2
 """At the beginning; not counted in the median."""
+PRODUCTIVE = "productive"
+
+
+class IncidentSummary(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    what: str
+    reason: str
+    at_s: float
+    """Since the job was started."""
+    step: int
+    shape: str
+    stall_s: float
+    """How much later than usual the next step ended."""
+    micro_batches: int
+    """That ran again."""
+    steps_redone: int
+    whole_after_s: float | None
+    """Until all workers were back; None: they are not."""
+    costs_s: dict[str, float]
+    faults: tuple[str, ...] = ()
+    """Those on purpose that led to it."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,28 +41,46 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     outcome: str
-    """finished, stopped or failed"""
+    """finished, stopped, failed; unfinished: it runs, or was killed"""
     reason: str
     run_dir: str
     model: str
     num_parameters: int
     num_workers: int
     steps: int
-    """Done in this run."""
+    """Done in this run, and kept."""
     next_step: int
     first_loss: float | None
     final_loss: float | None
     tokens: int
     seconds: float
-    """From the first process to the last."""
+    """From the first process to the last event: the wall time."""
     median_step_s: float | None
     tokens_per_s: float | None
     """In the steps themselves."""
-    longest_stall_s: float
-    bytes_moved: int
-    staging_bytes: int
+    failures: dict[str, int] = {}
+    """By kind; a lost node is one failure."""
+    not_back: tuple[str, ...] = ()
+    """Workers that were lost and have not come back."""
+    steps_redone: int = 0
+    micro_batches_redone: int = 0
+    longest_stall_s: float = 0.0
+    """Of recoveries, restores and planned changes."""
+    downtime_s: float = 0.0
+    """Time without training after the first step, by failures and changes."""
+    goodput: float = 0.0
+    """The share of the wall time that produced kept steps."""
+    time_s: dict[str, float] = {}
+    """Where the wall time went, by cause; adds up to `seconds`."""
+    badput_s: dict[str, float] = {}
+    """Lost time in the names of Google's goodput library."""
+    incidents: tuple[IncidentSummary, ...] = ()
+    checkpoints: int = 0
+    checkpoints_failed: int = 0
+    bytes_moved: int = 0
+    staging_bytes: int = 0
     """Memory the reduction needs beyond the gradients, on the worker that needs most."""
-    final_bytes: int
+    final_bytes: int = 0
     """Of parameters and moments below final/; 0 = not asked for."""
     changes: tuple[PlanChanged, ...] = ()
     recoveries: tuple[Recovered, ...] = ()
@@ -46,19 +88,12 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_report(
-    started: JobStarted,
-    steps: Sequence[StepDone],
-    changes: Sequence[PlanChanged],
-    ended: JobEnded,
-    *,
-    recoveries: Sequence[Recovered] = (),
-    restores: Sequence[Restored] = (),
-    staging_bytes: int = 0,
-    final_bytes: int = 0,
+    started: JobStarted, run: RunModel, *, staging_bytes: int = 0, final_bytes: int = 0
 ) -> RunReport:
-    times = [step.step_time_s for step in steps]
-    warm = times[WARM_UP_STEPS:] or times
-    tokens = sum(step.tokens for step in steps)
+    ended = run.ended or JobEnded(
+        outcome="unfinished", reason="", next_step=run.next_step, loss=None, seconds=run.wall_s
+    )
+    budget = run.goodput()
     return RunReport(
         name=started.name,
         version=started.version,
@@ -68,21 +103,67 @@ def make_report(
         model=started.model,
         num_parameters=started.num_parameters,
         num_workers=started.num_workers,
-        steps=len({step.step for step in steps}),
         next_step=ended.next_step,
-        first_loss=steps[0].loss if steps else None,
-        final_loss=steps[-1].loss if steps else None,
-        tokens=tokens,
-        seconds=ended.seconds,
-        median_step_s=median(warm) if warm else None,
-        tokens_per_s=tokens / sum(times) if times else None,
-        longest_stall_s=max((change.stall_s for change in changes), default=0.0),
-        bytes_moved=sum(change.bytes_moved for change in changes),
+        seconds=run.wall_s,
+        failures=count_failures(run.incidents),
+        not_back=tuple(run.workers.missing()),
+        steps_redone=run.steps_redone,
+        micro_batches_redone=sum(incident.micro_batches for incident in run.incidents),
+        longest_stall_s=run.longest_stall_s(),
+        downtime_s=run.downtime_s(),
+        goodput=budget.goodput,
+        time_s=time_by_cause(budget),
+        badput_s={name: share * budget.total_ms / 1e3 for name, share in budget.buckets().items()},
+        incidents=tuple(_summary(incident, run.started_s) for incident in run.incidents),
+        checkpoints=len(run.checkpoints),
+        checkpoints_failed=run.num_checkpoints_failed,
+        bytes_moved=sum(change.bytes_moved for change in run.changes),
         staging_bytes=staging_bytes,
         final_bytes=final_bytes,
-        changes=tuple(changes),
-        recoveries=tuple(recoveries),
-        restores=tuple(restores),
+        changes=tuple(run.changes),
+        recoveries=tuple(run.recoveries),
+        restores=tuple(run.restores),
+        **_step_numbers(run),
+    )
+
+
+def time_by_cause(budget: Budget) -> dict[str, float]:
+    """Seconds, the productive ones first."""
+    lost = {cause: budget.lost_ms[cause] / 1e3 for cause in BUCKET_OF if cause in budget.lost_ms}
+    return {PRODUCTIVE: budget.productive_ms / 1e3, **lost}
+
+
+def _step_numbers(run: RunModel) -> dict[str, Any]:
+    """Over the steps that were kept."""
+    kept = run.series.kept(run.next_step)
+    times = run.series.column("step_time_s")[kept]
+    warm = times[WARM_UP_STEPS:] if len(times) > WARM_UP_STEPS else times
+    tokens = int(run.series.column("tokens")[kept].sum())
+    return {
+        "steps": int(kept.sum()),
+        "first_loss": run.series.first("loss"),
+        "final_loss": run.series.last("loss"),
+        "tokens": tokens,
+        "median_step_s": float(np.median(warm)) if len(warm) else None,
+        "tokens_per_s": tokens / float(times.sum()) if len(times) else None,
+    }
+
+
+def _summary(incident: Incident, started_s: float) -> IncidentSummary:
+    whole = incident.whole_s
+    return IncidentSummary(
+        kind=incident.kind,
+        what=incident.title,
+        reason="; ".join(dict.fromkeys(lost.reason for lost in incident.lost)),
+        at_s=incident.at_s - started_s,
+        step=incident.step,
+        shape=incident.shape,
+        stall_s=incident.stall_s,
+        micro_batches=incident.micro_batches,
+        steps_redone=incident.steps_redone,
+        whole_after_s=None if whole is None else whole - incident.at_s,
+        costs_s=incident.costs_s,
+        faults=tuple(incident.faults),
     )
 
 

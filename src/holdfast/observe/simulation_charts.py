@@ -21,6 +21,7 @@ COLOURS = (
 
 CAUSE_COLOURS = {
     "productive": "#5aa469",
+    "starting": "#b8c0cc",
     "detection": "#d1495b",
     "scheduling": "#e07a5f",
     "planning": "#264653",
@@ -33,8 +34,11 @@ CAUSE_COLOURS = {
     "saving": "#3d7ea6",
     "missing devices": "#7d8597",
     "slow devices": "#a3a9b5",
+    "slow steps": "#c58b9f",
     "redundancy": "#00798c",
     "waiting for devices": "#15171c",
+    "not running": "#3a3f4a",
+    "ending": "#8a909c",
 }
 
 Spans = Sequence[tuple[float, float, float]]

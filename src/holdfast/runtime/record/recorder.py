@@ -12,14 +12,13 @@ from holdfast.observe.events import (
     JobEnded,
     JobStarted,
     PlanChanged,
-    Recovered,
-    Restored,
     StepDone,
     WorkersReady,
 )
 from holdfast.observe.follow import Follower
 from holdfast.observe.journal import Journal
 from holdfast.observe.report import RunReport, format_report, make_report
+from holdfast.observe.run.load import read_events
 from holdfast.observe.run_directory import (
     JOB,
     JOURNAL,
@@ -48,8 +47,6 @@ class Recorder:
         self._started = describe_job(job, directory)
         self.steps: list[StepDone] = []
         self.changes: list[PlanChanged] = []
-        self.recoveries: list[Recovered] = []
-        self.restores: list[Restored] = []
         self.is_ready = False
         """Steps can begin."""
 
@@ -67,10 +64,6 @@ class Recorder:
                     self.steps.append(event)
                 case PlanChanged():
                     self.changes.append(event)
-                case Recovered():
-                    self.recoveries.append(event)
-                case Restored():
-                    self.restores.append(event)
                 case WorkersReady():
                     self.is_ready = True
             if self._on_event is not None:
@@ -93,15 +86,10 @@ class Recorder:
             loss=self.steps[-1].loss if self.steps else None,
             seconds=self.seconds,
         )
+        run = read_events(self._directory.path)
+        run.add(time.time(), ended)
         report = make_report(
-            self._started,
-            self.steps,
-            self.changes,
-            ended,
-            recoveries=self.recoveries,
-            restores=self.restores,
-            staging_bytes=ending.staging_bytes,
-            final_bytes=ending.final_bytes,
+            self._started, run, staging_bytes=ending.staging_bytes, final_bytes=ending.final_bytes
         )
         if ending.profile:
             self._directory.write(PROFILE, ending.profile)

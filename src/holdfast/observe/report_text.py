@@ -1,0 +1,138 @@
+"""A report for people: lines for the end of a run, tables for `holdfast report`."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.observe.goodput import BUCKET_OF
+from holdfast.observe.quantities import count, format_bytes, format_seconds, format_share
+from holdfast.observe.report import PRODUCTIVE, IncidentSummary, RunReport
+
+MAX_INCIDENTS = 40
+"""In a table; the rest is in the JSON form."""
+MAX_CAUSES = 4
+"""In a line."""
+
+
+def describe_report(report: RunReport) -> str:
+    """What a run came to, in one line."""
+    words = [f"{report.outcome}: {count(report.steps, 'step')}"]
+    if report.first_loss is not None and report.final_loss is not None:
+        words.append(f"loss {report.first_loss:.4f} -> {report.final_loss:.4f}")
+    if report.median_step_s is not None and report.tokens_per_s is not None:
+        words.append(f"median step {format_seconds(report.median_step_s)}")
+        words.append(f"{report.tokens_per_s:,.0f} tokens/s")
+    return ", ".join([*words, f"{report.seconds:.1f} s in all"])
+
+
+def report_lines(report: RunReport) -> list[str]:
+    """The last lines of a run: the outcome, what it survived, where the time went."""
+    return [describe_report(report), *_failure_lines(report), *_time_line(report)]
+
+
+def _failure_lines(report: RunReport) -> Iterator[str]:
+    if report.failures or report.recoveries or report.restores:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in report.failures.items())
+        back = ", ".join(report.not_back)
+        words = [
+            count(len(report.recoveries), "recovery"),
+            *([count(len(report.restores), "restore")] if report.restores else []),
+            f"longest stall {format_seconds(report.longest_stall_s)}",
+            f"{count(report.micro_batches_redone, 'micro-batch')} and "
+            f"{count(report.steps_redone, 'step')} done again",
+            f"not back: {back}" if back else "all workers are back",
+        ]
+        yield f"failures: {kinds or 'none'}; {', '.join(words)}"
+    if report.changes:
+        pause = max(change.stall_s for change in report.changes)
+        yield (
+            f"{count(len(report.changes), 'change')} of plan by joins or on purpose, longest pause "
+            f"{format_seconds(pause)}, {format_bytes(report.bytes_moved)} moved"
+        )
+
+
+def _time_line(report: RunReport) -> Iterator[str]:
+    lost = [(seconds, cause) for cause, seconds in report.time_s.items() if cause != PRODUCTIVE]
+    if not report.steps or not lost:
+        return
+    most = sorted(lost, reverse=True)
+    words = [f"{cause} {format_seconds(seconds)}" for seconds, cause in most[:MAX_CAUSES]]
+    if rest := sum(seconds for seconds, _ in most[MAX_CAUSES:]):
+        words.append(f"other {format_seconds(rest)}")
+    productive = report.time_s.get(PRODUCTIVE, 0.0)
+    yield (
+        f"goodput {format_share(report.goodput)}: {format_seconds(productive)} of "
+        f"{format_seconds(report.seconds)} productive; lost to {', '.join(words)}"
+    )
+
+
+def render_report(report: RunReport) -> Group:
+    parts: list[RenderableType] = [
+        Text(f"{report.name}: {report.model} ({report.num_parameters:,} parameters)", style="bold"),
+        Text(f"{describe_report(report)}"),
+    ]
+    if report.reason:
+        parts.append(Text(f"why it ended: {report.reason}"))
+    parts += [Text(line) for line in _failure_lines(report)]
+    if report.incidents:
+        parts += [Text(), _incident_table(report.incidents)]
+    if len(report.incidents) > MAX_INCIDENTS:
+        parts.append(Text(f"... of {len(report.incidents)}; --json has them all", style="dim"))
+    parts += [Text(), _time_table(report)]
+    checkpoints = count(report.checkpoints, "checkpoint")
+    failed = f", {report.checkpoints_failed} could not be written"
+    parts.append(Text(f"{checkpoints} written{failed if report.checkpoints_failed else ''}"))
+    parts.append(Text(f"Everything about it is in {report.run_dir}"))
+    return Group(*parts)
+
+
+def _incident_table(incidents: tuple[IncidentSummary, ...]) -> Table:
+    table = Table(title="incidents", title_justify="left")
+    for name in ("at", "step"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what was lost", ratio=3)
+    table.add_column("what was done", ratio=3)
+    table.add_column("stall", justify="right", no_wrap=True)
+    table.add_column("whole after", justify="right", no_wrap=True)
+    for incident in incidents[:MAX_INCIDENTS]:
+        table.add_row(
+            f"{incident.at_s:.1f} s",
+            str(incident.step),
+            f"{incident.what}: {incident.reason}" if incident.reason else incident.what,
+            describe_outcome(incident),
+            format_seconds(incident.stall_s),
+            "not yet" if incident.whole_after_s is None else format_seconds(incident.whole_after_s),
+        )
+    return table
+
+
+def describe_outcome(incident: IncidentSummary) -> str:
+    match incident.kind:
+        case "recovery":
+            again = count(incident.micro_batches, "micro-batch")
+            return f"the step was completed with {incident.shape}, {again} done again"
+        case "restore":
+            return f"a snapshot was loaded, {count(incident.steps_redone, 'step')} done again"
+        case "coordinator":
+            return "another one went on from its journal; no step waited"
+        case "joiner":
+            return "it had no role yet; nothing had to be done"
+    return "nothing yet"
+
+
+def _time_table(report: RunReport) -> Table:
+    table = Table(title="where the time went", title_justify="left")
+    table.add_column("cause")
+    table.add_column("bucket")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    for cause, seconds in report.time_s.items():
+        share = seconds / report.seconds if report.seconds else 0.0
+        bucket = "GOODPUT" if cause == PRODUCTIVE else BUCKET_OF[cause]
+        table.add_row(cause, bucket, format_seconds(seconds), format_share(share))
+    total = sum(report.time_s.values())
+    table.add_section()
+    table.add_row("all", "", format_seconds(total), format_share(total / (report.seconds or 1)))
+    return table

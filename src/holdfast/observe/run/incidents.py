@@ -1,0 +1,70 @@
+"""Incidents of a run: what was seen, what was decided, what it cost, when all was whole again."""
+
+import msgspec
+
+RECOVERY, RESTORE, JOINER, COORDINATOR = "recovery", "restore", "joiner", "coordinator"
+UNRESOLVED = "unresolved"
+
+
+class LostWorker(msgspec.Struct, frozen=True):
+    worker: str
+    kind: str
+    reason: str
+
+
+class Incident(msgspec.Struct, kw_only=True):
+    number: int
+    at_s: float
+    """When it was seen."""
+    step: int
+    """So many were done."""
+    kind: str = UNRESOLVED
+    faults: list[str] = []
+    """Those on purpose that led to it."""
+    lost: list[LostWorker] = []
+    decisions: list[str] = []
+    shape: str = ""
+    shape_before: str = ""
+    micro_batches: int = 0
+    """That ran again."""
+    steps_redone: int = 0
+    stall_s: float = 0.0
+    """How much later than usual the next step ended."""
+    over_s: float | None = None
+    """When the next step ended."""
+    costs_s: dict[str, float] = {}
+    """Time lost until then, by cause."""
+    missing: list[str] = []
+    """Workers that are not back."""
+    whole_s: float | None = None
+    """When the last of them was back."""
+    file: str = ""
+    file_before: str = ""
+    sources: list[str] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.over_s is None
+
+    @property
+    def title(self) -> str:
+        if self.kind == COORDINATOR:
+            return "the coordinator was lost"
+        names = ", ".join(lost.worker for lost in self.lost)
+        kinds = ", ".join(dict.fromkeys(lost.kind for lost in self.lost))
+        return f"{names} lost ({kinds})" if names else "a connection broke"
+
+
+def count_failures(incidents: list[Incident]) -> dict[str, int]:
+    """By kind, as they look from outside: a lost node is one failure, however many workers."""
+    found: dict[str, int] = {}
+    for incident in incidents:
+        if incident.kind == COORDINATOR:
+            found["coordinator lost"] = found.get("coordinator lost", 0) + 1
+        whole: dict[tuple[str, str], None] = {}
+        for lost in incident.lost:
+            node_wide = lost.kind in ("node lost", "unreachable")
+            whole[lost.kind, lost.worker.partition(".")[0] if node_wide else lost.worker] = None
+        for kind, _ in whole:
+            found[kind] = found.get(kind, 0) + 1
+    return dict(sorted(found.items()))

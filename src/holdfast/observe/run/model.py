@@ -1,0 +1,387 @@
+"""The run model: from the events of a run, one by one, to everything that is shown of it.
+
+Pure: events come with their time, and nothing is read or written. The same model stands behind the
+report, the terminal, the page and the metrics, so they cannot disagree.
+
+Steps drive the clock. What happens between the ends of two steps is collected in `_Between`, and
+with the second one becomes an interval of the time account (observe/run/intervals.py). An incident
+is open from the moment a worker is found lost until the next step ends under a plan without it.
+"""
+
+import msgspec
+
+from holdfast.observe.events import (
+    CheckpointWritten,
+    CoordinatorStarted,
+    Decided,
+    Event,
+    FaultInjected,
+    JobEnded,
+    JobStarted,
+    PlanChanged,
+    PlanStarted,
+    Recovered,
+    Restored,
+    StepDone,
+    StepSkipped,
+    StopRequested,
+    WorkerFailed,
+    WorkerLost,
+    WorkerRestarted,
+    WorkersReady,
+)
+from holdfast.observe.goodput import Budget
+from holdfast.observe.run.incidents import (
+    COORDINATOR,
+    JOINER,
+    RECOVERY,
+    RESTORE,
+    Incident,
+    LostWorker,
+)
+from holdfast.observe.run.intervals import StepInterval
+from holdfast.observe.run.series import StepSeries
+from holdfast.observe.run.time_account import TimeAccount
+from holdfast.observe.run.workers import Workers
+
+MAX_NOTES = 10_000
+
+
+class RunNote(msgspec.Struct, frozen=True):
+    """One thing worth a line or a mark: fault, lost, decision, recovery, plan, checkpoint, end."""
+
+    at_s: float
+    step: int
+    kind: str
+    text: str
+
+
+class _Between(msgspec.Struct, kw_only=True):
+    """What happened since the last step ended."""
+
+    start_s: float
+    is_first: bool = False
+    seen_s: float | None = None
+    decided_s: float | None = None
+    is_over: bool = False
+    is_restored: bool = False
+    load_s: float = 0.0
+    micro_batches: int = 0
+    stall_s: float = 0.0
+    has_joined: bool = False
+    coordinator_lost: bool = False
+
+
+class RunModel:
+    def __init__(self) -> None:
+        self.started: JobStarted | None = None
+        self.ended: JobEnded | None = None
+        self.started_s = 0.0
+        self.now_s = 0.0
+        """The time of the last event."""
+        self.is_ready = False
+        self.next_step = 0
+        self.steps_done = 0
+        """Kept: those that were undone are not among them."""
+        self.steps_redone = 0
+        self.tokens = 0
+        self.shape, self.plan_file, self.epoch = "", "", 0
+        self.workers = Workers()
+        self.series = StepSeries()
+        self.incidents: list[Incident] = []
+        self.changes: list[PlanChanged] = []
+        self.recoveries: list[Recovered] = []
+        self.restores: list[Restored] = []
+        self.checkpoints: list[tuple[float, CheckpointWritten]] = []
+        self.num_checkpoints_failed = 0
+        self.num_skipped = 0
+        self.notes: list[RunNote] = []
+        self.term = 1
+        self.num_changed = 0
+        """Counts up with every event."""
+        self._account = TimeAccount()
+        self._between = _Between(start_s=0.0)
+        self._open: Incident | None = None
+        self._not_whole: list[Incident] = []
+        self._faults: list[str] = []
+
+    # Events.
+
+    def add(self, at_s: float, event: Event) -> None:
+        """Take in one event; times never go back."""
+        self.now_s = max(self.now_s, at_s)
+        self.num_changed += 1
+        match event:
+            case StepDone():
+                self._step(event)
+            case JobStarted():
+                self._start(event)
+            case WorkersReady():
+                self.workers.ready(event.pids, self.now_s)
+                self._account.lose("starting", self.now_s - self._between.start_s)
+                self.is_ready = True
+                self._between = _Between(start_s=self.now_s, is_first=True)
+                self._note("plan", f"{len(event.pids)} workers are ready")
+            case PlanStarted():
+                self._plan(event.shape, event.file, event.epoch)
+                if event.step < self.next_step:
+                    self._undo(event.step)
+                self.next_step = event.step
+            case JobEnded():
+                self._end(event)
+            case _:
+                self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case WorkerLost():
+                self._lost(event)
+            case WorkerRestarted():
+                self.workers.restarted(event.worker, event.incarnation, self.now_s)
+            case Recovered():
+                self._recovered(event)
+            case Restored():
+                self._restored(event)
+            case PlanChanged():
+                self._changed(event)
+            case CoordinatorStarted():
+                self._coordinator(event)
+            case Decided():
+                self._decided(event)
+            case _:
+                self._rest(event)
+
+    def _rest(self, event: Event) -> None:
+        match event:
+            case FaultInjected():
+                self._faults.append(f"{event.fault} {event.target}")
+                self._note("fault", f"fault on purpose: {event.fault} at {event.target}")
+            case CheckpointWritten():
+                self._checkpoint(event)
+            case StepSkipped():
+                self.num_skipped += 1
+                self._note("fault", f"step {event.step} was not applied: {event.reason}")
+            case StopRequested():
+                self._note("end", f"{event.signal}: {event.reason}")
+            case WorkerFailed():
+                self._note("lost", f"{event.worker} {event.reason}")
+
+    def _note(self, kind: str, text: str) -> None:
+        if len(self.notes) < MAX_NOTES:
+            self.notes.append(RunNote(self.now_s, self.next_step, kind, text))
+
+    def _start(self, event: JobStarted) -> None:
+        if self.started is None:
+            self.started_s = self.now_s
+        else:  # the same directory goes on
+            cause = "ending" if self.ended is None else "not running"
+            self._account.lose(cause, self.now_s - self._between.start_s)
+        self.started, self.ended, self.is_ready = event, None, False
+        self._between = _Between(start_s=self.now_s)
+        self._note("plan", f"{event.name} was started")
+
+    def _plan(self, shape: str, file: str, epoch: int) -> None:
+        self.shape, self.plan_file, self.epoch = shape, file, epoch
+
+    def _step(self, step: StepDone) -> None:
+        if step.step < self.next_step:
+            self._undo(step.step)
+        between = self._between
+        interval = self._interval()
+        self._account.add(step.step, interval)
+        self.series.add(self.now_s - self.started_s, step)
+        self.next_step = step.step + 1
+        self.steps_done += 1
+        self.tokens += step.tokens
+        if interval.is_over and self._open is not None:
+            self._close(self._open, interval)
+        self._between = _Between(start_s=self.now_s)
+        if not interval.is_over:
+            self._between.seen_s, self._between.decided_s = between.seen_s, between.decided_s
+
+    def _undo(self, step: int) -> None:
+        """Steps from this one on are lost, and done again."""
+        self.steps_done -= self.next_step - step
+        self.steps_redone += self.next_step - step
+        self.next_step = step
+        self._account.undo(step)
+
+    def _interval(self) -> StepInterval:
+        between = self._between
+        total = self.started.micro_batches if self.started is not None else 0
+        return StepInterval(
+            start_s=between.start_s,
+            end_s=self.now_s,
+            is_first=between.is_first,
+            is_short=bool(self.workers.missing()),
+            seen_s=between.seen_s,
+            decided_s=between.decided_s,
+            is_over=between.is_over or between.seen_s is None,
+            is_restored=between.is_restored,
+            load_s=between.load_s,
+            share_again=between.micro_batches / total if total else 0.0,
+            stall_s=between.stall_s,
+            has_joined=between.has_joined,
+            coordinator_lost=between.coordinator_lost,
+        )
+
+    # Incidents.
+
+    def _incident(self, kind: str = "") -> Incident:
+        incident = Incident(
+            number=len(self.incidents) + 1,
+            at_s=self.now_s,
+            step=self.next_step,
+            faults=self._faults,
+            shape_before=self.shape,
+            file_before=self.plan_file,
+        )
+        if kind:
+            incident.kind = kind
+        self._faults = []
+        self.incidents.append(incident)
+        return incident
+
+    def _lost(self, event: WorkerLost) -> None:
+        had_role = self.workers.lost(
+            event.worker, event.incarnation, event.kind, event.reason, self.now_s
+        )
+        self._note("lost", f"{event.worker} lost ({event.kind}): {event.reason}")
+        lost = LostWorker(event.worker, event.kind, event.reason)
+        if had_role or self._open is not None:
+            self._must_recover()
+            incident = self._open = self._open or self._incident()
+            incident.lost = [*incident.lost, lost]
+            incident.missing = sorted({*incident.missing, event.worker})
+        else:
+            incident = self._incident(JOINER)
+            incident.lost, incident.over_s = [lost], self.now_s
+
+    def _must_recover(self) -> None:
+        if self._between.seen_s is None:
+            self._between.seen_s = self.now_s
+
+    def _decided(self, event: Decided) -> None:
+        self._note("decision", event.reason)
+        if "round" in event.details:
+            self._must_recover()
+            self._between.decided_s = None
+            self._open = self._open or self._incident()
+        if self._open is not None:
+            self._open.decisions = [*self._open.decisions, event.reason]
+            if "order" in event.details and self._between.decided_s is None:
+                self._between.decided_s = self.now_s
+
+    def _recovered(self, event: Recovered) -> None:
+        incident = self._conclude(RECOVERY, event.shape, event.file)
+        incident.micro_batches = event.micro_batches
+        incident.missing = sorted({*incident.missing, *event.lost})
+        self._between.micro_batches = event.micro_batches
+        self.workers.gone(event.lost, self.now_s)
+        self._plan(event.shape, event.file, event.epoch)
+        self.recoveries.append(event)
+        self._note("recovery", f"recovered: {event.shape}")
+
+    def _restored(self, event: Restored) -> None:
+        incident = self._conclude(RESTORE, event.shape, event.file)
+        incident.steps_redone, incident.sources = event.steps_redone, list(event.sources)
+        self._between.is_restored, self._between.load_s = True, event.load_s
+        if event.step < self.next_step:
+            self._undo(event.step)
+        # All that have a role have loaded it.
+        self.workers.joined(incident.missing, self.now_s)
+        incident.missing, incident.whole_s = [], self.now_s
+        self._plan(event.shape, event.file, event.epoch)
+        self.restores.append(event)
+        self._note("recovery", f"restored to step {event.step}: {event.shape}")
+
+    def _conclude(self, kind: str, shape: str, file: str) -> Incident:
+        """The open incident is over with the next step."""
+        self._must_recover()
+        self._between.is_over = True
+        incident = self._open = self._open or self._incident()
+        incident.kind, incident.shape, incident.file = kind, shape, file
+        return incident
+
+    def _close(self, incident: Incident, interval: StepInterval) -> None:
+        usual_s = self._account.usual_s
+        incident.over_s = self.now_s
+        incident.stall_s = max(0.0, interval.seconds - usual_s) if usual_s else interval.seconds
+        incident.costs_s = self._account.costs(interval)
+        if not incident.missing and incident.whole_s is None:
+            incident.whole_s = self.now_s
+        if incident.missing:
+            self._not_whole.append(incident)
+        self._open = None
+
+    def _changed(self, event: PlanChanged) -> None:
+        self._between.stall_s += event.stall_s
+        self._between.has_joined = bool(event.joining)
+        returning = [name for name in event.joining if name in self.workers.known]
+        self.workers.joined(event.joining, self.now_s)
+        self.workers.left(event.leaving, self.now_s)
+        for incident in self._not_whole:
+            incident.missing = [name for name in incident.missing if name not in event.joining]
+            if not incident.missing:
+                incident.whole_s = self.now_s
+        self._not_whole = [incident for incident in self._not_whole if incident.missing]
+        if not returning:
+            self._account.changed_plan()
+        self._plan(event.shape, event.file, event.epoch)
+        self.changes.append(event)
+        who = f"{', '.join(event.joining)} joined: " if event.joining else ""
+        self._note("plan", f"{who}{event.shape}")
+
+    def _coordinator(self, event: CoordinatorStarted) -> None:
+        self.term = event.term
+        self._between.coordinator_lost = True
+        incident = self._incident(COORDINATOR)
+        incident.over_s = incident.whole_s = self.now_s
+        incident.decisions = [event.reason]
+        self._note("lost", "the coordinator was lost; another one goes on from its journal")
+
+    def _checkpoint(self, event: CheckpointWritten) -> None:
+        if event.error:
+            self.num_checkpoints_failed += 1
+            self._note("fault", f"checkpoint of step {event.step} was not written: {event.error}")
+        else:
+            self.checkpoints.append((self.now_s, event))
+            self._note("checkpoint", f"checkpoint of step {event.step}")
+
+    def _end(self, event: JobEnded) -> None:
+        self.ended = event
+        self._account.lose("ending", self.now_s - self._between.start_s)
+        self._between = _Between(start_s=self.now_s)
+        self._note("end", f"{event.outcome}: {event.reason}")
+
+    # What follows.
+
+    @property
+    def wall_s(self) -> float:
+        """From the first process to the last event."""
+        return self.now_s - self.started_s
+
+    @property
+    def usual_step_s(self) -> float:
+        return self._account.usual_s
+
+    def goodput(self, now_s: float | None = None) -> Budget:
+        """Where the time went until now: the parts add up to the wall time."""
+        now = self.now_s if now_s is None or self.ended is not None else max(now_s, self.now_s)
+        if self.ended is not None:
+            return self._account.budget()
+        tail_s = now - self._between.start_s
+        if not self.is_ready:
+            return self._account.budget(tail_s, "starting")
+        return self._account.budget(tail_s, "detection" if self._between.seen_s else "")
+
+    def longest_stall_s(self) -> float:
+        """Over recoveries, restores and planned changes."""
+        stalls = [incident.stall_s for incident in self.incidents]
+        return max([*stalls, *(change.stall_s for change in self.changes)], default=0.0)
+
+    def downtime_s(self) -> float:
+        """Time without training: stalls of incidents and changes, and while it was not running."""
+        lost = self.goodput().lost_ms
+        causes = ("detection", "planning", "groups", "loading", "joining", "moving state")
+        return sum(lost.get(cause, 0.0) for cause in (*causes, "not running")) / 1000
