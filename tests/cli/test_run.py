@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.engine.data import write_token_file
+from holdfast.engine.token_file import write_token_file
 from tidy.source_tree import ROOT
 
 JOB = """

@@ -8,14 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.data import (
-    IGNORED,
-    MAGIC,
-    MicroBatch,
-    SyntheticTask,
-    TokenFile,
-    write_token_file,
-)
+from holdfast.engine.data import IGNORED, MicroBatch, SyntheticTask, TokenFile
+from holdfast.engine.token_file import MAGIC, write_token_file
 from holdfast.errors import HoldfastError
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch.distributed as dist
 
 from holdfast.control.worker_reports import Planned
-from holdfast.engine.epoch import TrainerConfig, check_runnable
+from holdfast.engine.epoch import TrainerConfig
+from holdfast.engine.runnable import check_runnable
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.errors import HoldfastError
 from holdfast.models.model import LlamaModel

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from holdfast.engine.optimizer_config import OptimizerConfig
@@ -26,10 +27,14 @@ def test_no_clip_is_no_limit():
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"learning_rate": -1.0}, "learning_rate = -1.0: at least 0 is needed"),
-        ({"betas": (0.9, 1.0)}, r"betas = \(0.9, 1.0\): each must be in the range 0 .. 1"),
+        ({"learning_rate": -1.0}, "Expected `float` >= 0"),
+        ({"betas": (0.9, 1.0)}, "Expected `float` < 1"),
+        ({"clip_norm": -1.0}, "Expected `float` >= 0"),
+        ({"weight_decay": -5.0}, "Expected `float` >= 0"),
+        ({"warmup_steps": -5}, "Expected `int` >= 0"),
+        ({"learning_rate": 2.0, "weight_decay": 0.5}, "product must be below 1"),
     ],
 )
 def test_bad_values(values, complaint):
-    with pytest.raises(HoldfastError, match=complaint):
-        OptimizerConfig(**values)
+    with pytest.raises((HoldfastError, msgspec.ValidationError), match=complaint):
+        msgspec.convert(values, OptimizerConfig)

@@ -5,8 +5,8 @@ import torch
 
 from holdfast.engine.state import build_state, fresh_slices
 from holdfast.engine.warm_up import rehearse
-from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
+from holdfast.models.presets import LlamaOptions
 from holdfast.plan.build import regular_plan
 from support.training import INITIAL_SEED, TIED, Task
 

@@ -13,16 +13,17 @@ from holdfast.engine.tensor_parallel import LocalGroup
 from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.models.llama import (
-    LlamaOptions,
     attend,
     build_unit,
     fill_initial,
     initial_state,
     initial_std,
     rms_norm,
+    rope_rates,
     rope_tables,
     rotate,
 )
+from holdfast.models.presets import LlamaOptions, RopeScaling
 from holdfast.plan.model_catalog import LLAMA, LlamaShape, llama_units
 from models.split_runs import (
     NUMBERS,
@@ -262,7 +263,7 @@ def test_evaluation_has_no_dropout_and_training_needs_numbers():
 
 @pytest.mark.parametrize("length", [1, 5, 64, 65])
 def test_rotations_turn_by_relative_position(length):
-    cos, sin = rope_tables(length, 8, 10000.0, torch.float64, torch.device("cpu"))
+    cos, sin = rope_tables(length, 8, LlamaOptions(), torch.float64, torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=generator)
     rotated_q = rotate(q.expand(1, length, 1, 8), cos, sin)[0, :, 0]
@@ -274,13 +275,31 @@ def test_rotations_turn_by_relative_position(length):
 
 
 def test_tables_do_not_depend_on_the_length_they_were_made_for():
-    arguments = (8, 10000.0, torch.float32, torch.device("cpu"))
+    arguments = (8, LlamaOptions(), torch.float32, torch.device("cpu"))
     for short, long in zip(rope_tables(40, *arguments), rope_tables(300, *arguments), strict=True):
         assert torch.equal(short, long[:40])
 
 
+def test_scaled_rotations():
+    """Of Llama 3: fast ones stay, slow ones are slowed, between them both are mixed."""
+    scaling = RopeScaling(factor=32.0)
+    plain, scaled = rope_rates(64, 500_000.0), rope_rates(64, 500_000.0, scaling)
+    turns = 8192 * plain / (2 * torch.pi)
+    assert torch.equal(scaled[turns >= 4], plain[turns >= 4])
+    torch.testing.assert_close(scaled[turns <= 1], plain[turns <= 1] / 32)
+    between = (turns > 1) & (turns < 4)
+    assert between.any()
+    mixed = scaled[between]
+    assert ((mixed < plain[between]) & (mixed > plain[between] / 32)).all()
+    cos, _ = rope_tables(
+        9, 64, LlamaOptions(rope_scaling=scaling), torch.float64, torch.device("cpu")
+    )
+    expected = torch.outer(torch.arange(9.0, dtype=torch.float64), rope_rates(64, 10000.0, scaling))
+    assert torch.equal(cos[:, 0, :32], expected.cos())
+
+
 def test_the_rotations_gradient():
-    cos, sin = rope_tables(3, 4, 100.0, torch.float64, torch.device("cpu"))
+    cos, sin = rope_tables(3, 4, LlamaOptions(rope_theta=100.0), torch.float64, torch.device("cpu"))
     x = torch.randn(2, 3, 2, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin), x)
 

@@ -8,7 +8,8 @@ import torch.distributed.checkpoint as dcp
 from holdfast.models.llama import initial_state
 from holdfast.runtime.config.job_file import JobConfig, SnapshotSection
 from holdfast.runtime.launch.launcher import run_job
-from holdfast.runtime.launch.prepare import make_data, prepare_job
+from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.worker.build import make_data
 from holdfast.snapshot.disk.checkpoints import list_checkpoints
 from reference.loop import Settings, make_optimizer, mean_gradients
 from reference.model import ReferenceLlama

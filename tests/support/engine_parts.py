@@ -13,8 +13,8 @@ from holdfast.engine.measure import Stopwatch
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.state import TensorState, build_state, fresh_slices
 from holdfast.engine.tensor_parallel import LocalGroup
-from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
+from holdfast.models.presets import LlamaOptions
 from holdfast.plan.model_catalog import LlamaShape
 from holdfast.plan.plan import Plan
 from support.training import SMALL

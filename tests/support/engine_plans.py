@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from holdfast.engine.epoch import check_runnable
+from holdfast.engine.runnable import check_runnable
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.check import check_plan

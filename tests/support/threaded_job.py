@@ -37,8 +37,8 @@ from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.trainer import Trainer
-from holdfast.models.llama import LlamaOptions
 from holdfast.models.model import LlamaModel
+from holdfast.models.presets import LlamaOptions
 from holdfast.plan.plan import Plan
 from support.training import INITIAL_SEED, RUN_SEED, Task, reference_run
 

@@ -23,8 +23,9 @@ from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.random import Numbers, dropout
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.trainer import Trainer
-from holdfast.models.llama import LlamaOptions, initial_state
+from holdfast.models.llama import initial_state
 from holdfast.models.model import LlamaModel
+from holdfast.models.presets import LlamaOptions
 from holdfast.plan.check import check_plan
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan

@@ -22,11 +22,9 @@ from holdfast.engine.state import KINDS, Slice, TensorState, build_state
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.engine.unit_module import UnitModule, UnitPlacement
 from holdfast.engine.warm_up import rehearse
-from holdfast.errors import HoldfastError
 from holdfast.plan.action_lists import lower
 from holdfast.plan.actions import Action
 from holdfast.plan.exchanges import plan_exchanges
-from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
 
@@ -240,22 +238,3 @@ def same_seats(worker: str, before: Plan, after: Plan) -> bool:
         return sorted((stage.first, stage.stop, stage.axes, at) for stage, at in found)
 
     return bool(seats(before)) and seats(before) == seats(after)
-
-
-def check_runnable(plan: Plan) -> None:
-    """What the engine does not do yet is refused before anything starts."""
-    for stage in plan.stages:
-        for axis, degree in stage.axes:
-            if axis != "tensor" and degree > 1:
-                raise HoldfastError(
-                    f"stage {stage.name} has {axis} degree {degree}; the engine runs only the "
-                    f"tensor axis so far, so {axis} must be 1"
-                )
-    holders = HolderMap(plan)
-    for worker in plan.workers:
-        for tensor, boxes in holders.slices(worker).items():
-            if len(boxes) > 1:
-                raise HoldfastError(
-                    f"{worker} would hold {tensor} in {len(boxes)} cuts, as its stages have "
-                    f"different tensor degrees; the engine holds one, so make them equal"
-                )

@@ -1,31 +1,39 @@
 """What the optimizer is told, apart from torch: job files are read where there is none."""
 
 from math import cos, pi
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.errors import HoldfastError
 
+Beta = Annotated[float, Meta(ge=0, lt=1)]
+
 
 class OptimizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    learning_rate: float = 3e-3
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    """Not applied to tensors of one dimension (norms)."""
-    clip_norm: float = 1.0
+    learning_rate: Annotated[float, Meta(ge=0, le=1e3)] = 3e-3
+    """0 = nothing is learned."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 0.1
+    """Not applied to tensors of one dimension (norms); 0 = none."""
+    clip_norm: Annotated[float, Meta(ge=0, le=1e30)] = 1.0
     """Gradients are scaled down to this norm; 0 = never."""
-    warmup_steps: int = 0
-    decay_steps: int = 0
+    warmup_steps: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    """0 = the full rate from the first step on."""
+    decay_steps: Annotated[int, Meta(ge=0, le=10**9)] = 0
     """Cosine decay over this many steps; 0 = constant."""
-    final_fraction: float = 0.1
+    final_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.1
     """Of the learning rate, after the decay."""
 
     def __post_init__(self) -> None:
-        if self.learning_rate < 0:
-            raise HoldfastError(f"learning_rate = {self.learning_rate}: at least 0 is needed")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise HoldfastError(f"betas = {self.betas}: each must be in the range 0 .. 1")
+        shrinks_by = self.learning_rate * self.weight_decay
+        if shrinks_by >= 1:
+            raise HoldfastError(
+                f"learning_rate = {self.learning_rate:g} and weight_decay = {self.weight_decay:g}: "
+                f"their product must be below 1, or every step turns the weights round"
+            )
 
     @property
     def clip_limit(self) -> float | None:

@@ -16,10 +16,9 @@ number.
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import sqrt
+from math import pi, sqrt
 from typing import Any
 
-import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,18 +32,9 @@ from holdfast.engine.tensor_parallel import (
 )
 from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
 from holdfast.errors import HoldfastError, InternalError
+from holdfast.models.presets import LlamaOptions, RopeScaling
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.units import Box, TensorSpec, Unit
-
-
-class LlamaOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change the size of anything."""
-
-    dropout: float = 0.0
-    """Probability that an element added to the hidden state is set to zero."""
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-5
-
 
 PLAIN = LlamaOptions()
 
@@ -167,9 +157,7 @@ class Block(UnitModule):
 
     def _attention(self, x: Tensor, call: Call) -> Tensor:
         x = copy_to(x, call.group)
-        cos, sin = rope_tables(
-            x.shape[1], self.head_dim, self.options.rope_theta, x.dtype, x.device
-        )
+        cos, sin = rope_tables(x.shape[1], self.head_dim, self.options, x.dtype, x.device)
         heads = (x.shape[0], x.shape[1], -1, self.head_dim)
         q = rotate(F.linear(x, self.wq).view(heads), cos, sin)
         k = rotate(F.linear(x, self.wk).view(heads), cos, sin)
@@ -224,27 +212,45 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rope_tables(
-    length: int, head_dim: int, theta: float, dtype: torch.dtype, device: torch.device
+    length: int, head_dim: int, options: LlamaOptions, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines [T, 1, E] of the positions 0 .. T - 1."""
     # Tables are made for powers of two, so that varying lengths share a few of them.
     size = 1 << max(6, (length - 1).bit_length())
-    cos, sin = _tables(size, head_dim, theta, dtype, device)
+    cos, sin = _tables(size, head_dim, options.rope_theta, options.rope_scaling, dtype, device)
     return cos[:length], sin[:length]
 
 
 @lru_cache(maxsize=8)
 def _tables(
-    length: int, head_dim: int, theta: float, dtype: torch.dtype, device: torch.device
+    length: int,
+    head_dim: int,
+    theta: float,
+    scaling: RopeScaling | None,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     positions = torch.arange(length, dtype=torch.float64)
-    angles = torch.outer(positions, theta**-exponents).unsqueeze(1)
+    angles = torch.outer(positions, rope_rates(head_dim, theta, scaling)).unsqueeze(1)
     cos, sin = angles.cos(), angles.sin()
     return (
         torch.cat((cos, cos), -1).to(device, dtype),
         torch.cat((-sin, sin), -1).to(device, dtype),
     )
+
+
+def rope_rates(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
+    """Radians per position. With scaling, rotations that turn `high_freq_factor` times or more
+    within the original length stay, those below `low_freq_factor` are slowed by `factor`, and in
+    between it is a mixture of both.
+    """
+    rates = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if scaling is None:
+        return rates
+    turns = scaling.original_length * rates / (2 * pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return rates * (kept + (1 - kept) / scaling.factor)
 
 
 class _Rotate(torch.autograd.Function):

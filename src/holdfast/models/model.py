@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from holdfast.engine.unit_module import UnitModule, UnitPlacement
-from holdfast.models.llama import PLAIN, LlamaOptions, build_unit, fill_initial
+from holdfast.models.llama import PLAIN, build_unit, fill_initial
+from holdfast.models.presets import LlamaOptions
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.units import Box
 

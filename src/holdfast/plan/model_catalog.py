@@ -48,7 +48,7 @@ LLAMA = {
         dim=256, num_layers=8, num_heads=8, num_kv_heads=4, hidden=768, vocab=2048
     ),
     "llama-160m": LlamaShape(
-        dim=768, num_layers=12, num_heads=12, num_kv_heads=12, hidden=2048, vocab=32000
+        dim=768, num_layers=12, num_heads=12, num_kv_heads=12, hidden=3072, vocab=32000
     ),
     "llama-1b": LlamaShape(
         dim=2048, num_layers=16, num_heads=32, num_kv_heads=8, hidden=8192, vocab=128256, tied=True

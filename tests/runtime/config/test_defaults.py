@@ -87,5 +87,4 @@ def test_what_the_engine_does_by_itself_is_what_a_job_does():
     for name in ("seed", "dtype", "device", "host", "verify", "resume"):
         assert getattr(job, name) == getattr(engine, name)
     assert 1000 * job.timeout_s == engine.timeout_ms
-    for name in LlamaOptions.__struct_fields__:
-        assert getattr(ModelSection(), name) == getattr(LlamaOptions(), name)
+    assert ModelSection().options() == LlamaOptions()

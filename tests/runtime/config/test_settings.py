@@ -179,7 +179,7 @@ def test_what_is_written_reads_back_the_same(read):
         (MINIMAL + "dtype = 'float16'", ["job.dtype = 'float16'", "'float32', 'float64'"]),
         (MINIMAL + "name = 'a/b'", ["job.name = 'a/b'"]),
         (MINIMAL + "port = 70000", ["job.port = 70000", "65535"]),
-        (MINIMAL + "[optimizer]\nbetas = [0.9, 1.5]", ["[optimizer]", "1.5"]),
+        (MINIMAL + "[optimizer]\nbetas = [0.9, 1.5]", ["optimizer.betas = [0.9, 1.5]", "< 1"]),
         ("job = 3", ["job = 3", "section [job]"]),
         ("[job\n", ["not a TOML file"]),
         (MINIMAL + "[[change]]\ntp = 2", ["[[change]] number 1", "does not say at_step"]),

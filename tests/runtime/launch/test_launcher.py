@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from holdfast.cli.main import main
-from holdfast.engine.data import write_token_file
+from holdfast.engine.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import (
     JobEnded,

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from holdfast.control.worker_reports import Planned
-from holdfast.engine.data import SyntheticTask, TokenFile, write_token_file
+from holdfast.engine.data import SyntheticTask, TokenFile
+from holdfast.engine.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import StateBytes
@@ -16,14 +17,9 @@ from holdfast.runtime.config.job_file import (
     ModelSection,
     ParallelSection,
 )
-from holdfast.runtime.launch.prepare import (
-    make_data,
-    make_job,
-    model_units,
-    prepare_job,
-    resolve_backend,
-    trainer_config,
-)
+from holdfast.runtime.launch.job import resolve_backend
+from holdfast.runtime.launch.prepare import make_job, model_units, prepare_job
+from holdfast.runtime.worker.build import make_data, trainer_config
 
 
 def config(*changes: ChangeSection, steps: int = 8, **sections) -> JobConfig:
@@ -118,7 +114,7 @@ def test_costs_in_a_plan_file_are_not_asked(tmp_path):
         ({"data": DataSection(kind="tokens")}, ["data.path"]),
         ({"data": DataSection(kind="tokens", path="no.bin")}, ["no token file no.bin"]),
         ({"data": DataSection(path="x.bin")}, ["data.path = 'x.bin'", "'synthetic'"]),
-        ({"data": DataSection(shortest=50)}, ["50", "1 .. 32"]),
+        ({"data": DataSection(shortest=50)}, ["data.shortest = 50", "data.seq_len = 32"]),
         (
             {"data": DataSection(kind="tokens", path="x.bin", shortest=3)},
             ["data.shortest = 3", "synthetic"],

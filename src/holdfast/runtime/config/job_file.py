@@ -21,11 +21,18 @@ from msgspec import Meta
 
 from holdfast.control.settings import ControlSettings
 from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.models.presets import LlamaOptions, RopeScaling, preset_options
 from holdfast.plan.model_catalog import LlamaShape, llama_shape
 from holdfast.runtime.faults.kinds import Fault
 
-Count = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
+# Every number has its range; the upper ends are far beyond what makes sense, so that a slip of the
+# keyboard is refused before it is a size of memory. What 0 means is said where 0 is allowed.
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Natural = Annotated[int, Meta(ge=0, le=10**9)]
+Degree = Annotated[int, Meta(ge=1, le=100_000)]
+Size = Annotated[int, Meta(ge=1, le=10**7)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 
@@ -42,7 +49,7 @@ class JobSection(Section, frozen=True, kw_only=True):
     steps: Count
     name: Annotated[str, Meta(pattern=r"^\w[\w.+-]*$")] = "run"
     """Part of the run directory's name."""
-    seed: Natural = 0
+    seed: Seed = 0
     """Of initial values, dropout and, unless it has its own, the data."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda)$")] = "cpu"
@@ -53,9 +60,9 @@ class JobSection(Section, frozen=True, kw_only=True):
     """The interface that the store and the groups bind to."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Of the store through which workers find each other; 0 = any free one."""
-    timeout_s: Annotated[float, Meta(gt=0)] = 120.0
+    timeout_s: Annotated[float, Meta(ge=0.001, le=86_400)] = 120.0
     """How long one operation or one step may take before the job counts as broken."""
-    threads: Natural = 0
+    threads: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Of computation, per worker; 0 = the cores, shared out."""
     run_dir: str = ""
     """Where everything is written; empty = a new folder below runs/."""
@@ -74,26 +81,43 @@ class JobSection(Section, frozen=True, kw_only=True):
 
 class ModelSection(Section, frozen=True, kw_only=True):
     preset: str = "llama-tiny"
-    dim: Count | None = None
-    num_layers: Count | None = None
-    num_heads: Count | None = None
-    num_kv_heads: Count | None = None
-    hidden: Count | None = None
-    vocab: Count | None = None
+    dim: Size | None = None
+    num_layers: Degree | None = None
+    num_heads: Degree | None = None
+    num_kv_heads: Degree | None = None
+    hidden: Size | None = None
+    vocab: Size | None = None
     tied: bool | None = None
     """The head uses the embedding's weights."""
-    hidden_parts: Count | None = None
+    hidden_parts: Size | None = None
     """Into how many parts the feed-forward width may be cut."""
-    vocab_parts: Count | None = None
-    dropout: Fraction = 0.0
-    rope_theta: Annotated[float, Meta(gt=0)] = 10000.0
-    norm_eps: Annotated[float, Meta(gt=0)] = 1e-5
+    vocab_parts: Size | None = None
+    dropout: Fraction = default_of(LlamaOptions, "dropout")
+    """0 = none."""
+    rope_theta: Annotated[float, Meta(ge=1, le=1e12)] | None = None
+    rope_factor: Annotated[float, Meta(ge=1, le=1e6)] | None = None
+    """Of Llama 3's scaling of rotary positions; 1 = none."""
+    norm_eps: Annotated[float, Meta(gt=0, lt=1)] | None = None
 
     def shape(self) -> LlamaShape:
         """The preset, with the sizes that are given instead of its own."""
         sizes = {name: getattr(self, name) for name in LlamaShape.__struct_fields__}
         given = {name: size for name, size in sizes.items() if size is not None}
         return msgspec.structs.replace(llama_shape(self.preset), **given)
+
+    def options(self) -> LlamaOptions:
+        """The preset's, with those that are given instead of its own."""
+        given = {
+            name: value
+            for name in ("dropout", "rope_theta", "norm_eps")
+            if (value := getattr(self, name)) is not None
+        }
+        found = msgspec.structs.replace(preset_options(self.preset), **given)
+        if self.rope_factor is None:
+            return found
+        scaling = found.rope_scaling or RopeScaling(factor=1.0)
+        scaled = msgspec.structs.replace(scaling, factor=self.rope_factor)
+        return msgspec.structs.replace(found, rope_scaling=scaled if self.rope_factor > 1 else None)
 
 
 class DataSection(Section, frozen=True, kw_only=True):
@@ -102,32 +126,33 @@ class DataSection(Section, frozen=True, kw_only=True):
     """The token file."""
     dtype: Literal["", "uint16", "uint32"] = ""
     """Of a token file of bare numbers."""
-    seq_len: Count = 32
-    rows: Count = 2
+    seq_len: Size = 32
+    rows: Degree = 2
     """Sequences in a micro-batch."""
-    micro_batches: Natural = 0
+    micro_batches: Annotated[int, Meta(ge=0, le=10**6)] = 0
     """Of one step, over all replicas; 0 = as many as the first plan has."""
-    shortest: Natural = 0
+    shortest: Annotated[int, Meta(ge=0, le=10**7)] = 0
     """Lengths vary from here to seq_len; 0 = all are seq_len."""
-    seed: Natural | None = None
+    seed: Seed | None = None
     """Empty = the job's."""
 
 
 class ParallelSection(Section, frozen=True, kw_only=True):
     plan: str = ""
     """A plan file, which then says everything else, too."""
-    replicas: Count = 1
-    stages: Count = 1
-    tensor: Count = 1
-    shard: Count = 1
-    virtual: Count = 1
+    replicas: Degree = 1
+    stages: Degree = 1
+    tensor: Degree = 1
+    shard: Degree = 1
+    virtual: Degree = 1
     """Stages per worker."""
     schedule: str = "1f1b"
     split: str | tuple[int, ...] = "even"
     """Units per stage: even, cost, or counts like 3,4,4,3."""
     recompute: bool = False
-    extra_in_flight: Natural = 0
-    devices_per_node: Count = 8
+    extra_in_flight: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    """Micro-batches a stage may begin beyond what the schedule does; 0 = none."""
+    devices_per_node: Degree = 8
 
 
 class RecoverySection(Section, frozen=True, kw_only=True):
@@ -136,49 +161,49 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     without them, at a smaller learning rate. off: a failed worker ends the job.
     """
     max_restarts: Natural = default_of(ControlSettings, "max_restarts")
-    """Of a worker, of a node and of the coordinator, each within restart_window_s."""
-    restart_window_s: Annotated[float, Meta(gt=0)] = (
+    """Of a worker, of a node and of the coordinator, each within restart_window_s; 0 = none."""
+    restart_window_s: Annotated[float, Meta(gt=0, le=10**7)] = (
         default_of(ControlSettings, "restart_window_ms") / 1000
     )
     restart_nodes: bool = False
     """Start a node's agent again when it has ended; otherwise the node is lost."""
-    heartbeat_ms: Count = 200
+    heartbeat_ms: Annotated[int, Meta(ge=1, le=60_000)] = 200
     """How often a node says that it lives, and where its workers are."""
-    hang_floor_ms: Count = 2000
+    hang_floor_ms: Milliseconds = 2000
     """A worker that stays in one action longer than this and hang_multiple times its usual time
     is hung.
     """
-    hang_multiple: Count = 6
-    settle_ms: Count = default_of(ControlSettings, "settle_ms")
+    hang_multiple: Degree = 6
+    settle_ms: Milliseconds = default_of(ControlSettings, "settle_ms")
     """After a broken group: how long a death may take to show."""
-    answer_ms: Count = default_of(ControlSettings, "answer_ms")
+    answer_ms: Milliseconds = default_of(ControlSettings, "answer_ms")
     """How long a worker may take to stop and say where it is."""
-    lost_after_ms: Count = default_of(ControlSettings, "lost_after_ms")
+    lost_after_ms: Milliseconds = default_of(ControlSettings, "lost_after_ms")
     """How long a node may be cut off while its workers go on."""
-    feed_delay_ms: Natural = 0
+    feed_delay_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
     """For experiments: every unit that a joining worker gets is held back this long."""
 
 
 class SnapshotSection(Section, frozen=True, kw_only=True):
     every: Natural = 0
     """Steps between two snapshots in memory; 0 = none are made."""
-    max_cost: Annotated[float, Meta(ge=0)] = 0.01
+    max_cost: Annotated[float, Meta(ge=0, le=1)] = 0.01
     """The share of the training time that may be spent waiting for snapshots. Where they need more,
     `every` is doubled until they do not; 0 = it stays as it is.
     """
     parity: bool = True
     """Keep enough on every node to compute what another one held."""
-    memory_limit_bytes: Natural = 0
+    memory_limit_bytes: Annotated[int, Meta(ge=0, le=2**60)] = 0
     """Of shared memory, per node; 0 = what there is. Where it does not suffice, parity goes first,
     then the interval grows.
     """
     persist_every_steps: Natural = 0
     """Write a checkpoint at least so often, below checkpoints/; 0 = not by steps."""
-    persist_every_s: Annotated[float, Meta(ge=0)] = 0.0
+    persist_every_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
     """0 = not by time."""
     keep_latest_k: Natural = 2
     """Checkpoints to keep; 0 = all."""
-    load_step: Annotated[int, Meta(ge=-1)] = -1
+    load_step: Annotated[int, Meta(ge=-1, le=10**9)] = -1
     """Which checkpoint `job.resume` begins with; -1 = the newest valid one."""
 
     @property

@@ -12,6 +12,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
@@ -154,6 +155,12 @@ def _read_faults(entries: object, path: Path) -> Iterator[Fault]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise HoldfastError(f"{path}: faults: sections [[faults]] are needed")
     for number, entry in enumerate(entries, 1):
+        for key, value in entry.items():
+            if not is_finite(value):
+                raise HoldfastError(
+                    f"{path}: [[faults]] number {number}: {key} = {value!r}: a finite number is "
+                    f"needed"
+                )
         try:
             yield msgspec.convert(entry, Fault)
         except (msgspec.ValidationError, HoldfastError) as error:
@@ -302,6 +309,8 @@ def _build(section: str, given: Mapping[str, Given], path: str) -> Any:
             values[key] = msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError as error:
             _refuse_value(section, key, Given(value, source), fields[key].type, error)
+        if not is_finite(value):
+            raise HoldfastError(f"{source}: {section}.{key} = {value!r}: a finite number is needed")
     for name, field in fields.items():
         if field.required and name not in values:
             raise HoldfastError(f"{path}: [{section}] does not say {name}")
@@ -309,6 +318,13 @@ def _build(section: str, given: Mapping[str, Given], path: str) -> Any:
         return SECTIONS[section](**values)
     except HoldfastError as error:
         raise HoldfastError(f"{path}: [{section}] {error}") from None
+
+
+def is_finite(value: Any) -> bool:
+    """Numbers, and all numbers of a list; anything else is."""
+    if isinstance(value, list | tuple):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or isfinite(value)
 
 
 def _refuse_value(

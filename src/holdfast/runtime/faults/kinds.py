@@ -41,15 +41,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kind: FaultKind
     target: str = "random"
     """A worker (n0.g1), a node (n0), or random; a role (r1.s0) of the first plan, too."""
-    at_step: Annotated[int, Meta(ge=0)] | None = None
+    at_step: Annotated[int, Meta(ge=0, le=10**9)] | None = None
     """When this many steps are done; neither this nor mean_time_s: at once."""
     phase: str = ""
     """Within the step, where the worker itself does it: as the engine names its phases."""
-    mean_time_s: Annotated[float, Meta(ge=0)] = 0.0
-    """Again and again, at random times with this mean."""
-    duration_s: Annotated[float, Meta(ge=0)] = 0.0
+    mean_time_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
+    """Again and again, at random times with this mean; 0 = once."""
+    duration_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
     """SIGSTOP: continued after it; PARTITION, LOCK_GIL, SLOW: how long; 0 = for ever."""
-    factor: Annotated[float, Meta(ge=1)] = 2.0
+    factor: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
     """SLOW: how many times slower."""
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """From a job file's words to what runs: model, data, and every plan the job will go through.
 
 Whatever can be refused is refused here, before any process starts: all plans are checked and
-dry-run, all changes between them planned, the data opened.
+dry-run, all changes between them planned, the data opened. It needs no torch unless the job is for
+CUDA or goes on from a checkpoint of another program, so a wrong job is refused at once.
 """
 
 import re
@@ -9,14 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import torch
 
 from holdfast.control.worker_reports import Planned
-from holdfast.engine.data import DataSource, SyntheticTask, TokenFile
-from holdfast.engine.epoch import DTYPES, TrainerConfig, check_runnable
+from holdfast.engine.runnable import DTYPE_BYTES, check_runnable
 from holdfast.errors import HoldfastError
-from holdfast.models.llama import LlamaOptions
-from holdfast.models.model import LlamaModel
 from holdfast.observe.run_directory import checkpoint_folder
 from holdfast.plan.build import regular_plan
 from holdfast.plan.check import check_plan
@@ -27,12 +24,13 @@ from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import Unit
 from holdfast.runtime.config.job_file import (
     ChangeSection,
-    DataSection,
     JobConfig,
-    ModelSection,
     ParallelSection,
 )
-from holdfast.runtime.launch.job import Job, resolve_backend
+from holdfast.runtime.faults.injector import place_faults
+from holdfast.runtime.launch.check_settings import check_data, check_settings
+from holdfast.runtime.launch.job import Job
+from holdfast.runtime.launch.resume import check_same_model, check_same_tensors, earlier_job
 from holdfast.snapshot.disk.checkpoints import choose_checkpoint
 
 
@@ -64,8 +62,7 @@ def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
 
 
 def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
-    check_device(config)
-    _check_tls(config)
+    check_settings(config)
     _check_steps(config, plans)
     transitions: list[Transition] = []
     for number, planned in enumerate(plans):
@@ -78,9 +75,10 @@ def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
         except HoldfastError as error:
             raise HoldfastError(f"{place}: {error}") from None
     _check_batches(plans)
-    job = Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
-    make_data(config, job.plans[0].plan.num_micro_batches)
-    return job
+    first = plans[0].plan
+    check_data(config, first.num_micro_batches)
+    place_faults(config.faults, first, config.job.seed)
+    return Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
 
 
 def _places(config: JobConfig) -> list[tuple[str, int, ParallelSection]]:
@@ -91,17 +89,6 @@ def _places(config: JobConfig) -> list[tuple[str, int, ParallelSection]]:
         for change in config.changes
     ]
     return [first, *changes]
-
-
-def _check_tls(config: JobConfig) -> None:
-    cert, key = config.job.tls_cert, config.job.tls_key
-    if bool(cert) != bool(key):
-        raise HoldfastError(
-            f"job.tls_cert = {cert!r} and job.tls_key = {key!r}: TLS needs both, or neither"
-        )
-    for name, path in (("tls_cert", cert), ("tls_key", key)):
-        if path and not Path(path).is_file():
-            raise HoldfastError(f"job.{name} = {path!r}: there is no such file")
 
 
 def _check_steps(config: JobConfig, plans: list[Planned]) -> None:
@@ -124,7 +111,12 @@ def _first_step(config: JobConfig, plans: list[Planned]) -> int:
     """Where an earlier run is taken up; its checkpoint is whole, or the job is refused."""
     if not config.job.resume:
         return 0
+    earlier = earlier_job(config.job.resume)
+    if earlier is not None:
+        check_same_model(config, earlier)
     found = choose_checkpoint(checkpoint_folder(config.job.resume), config.snapshot.load_step)
+    if earlier is None:
+        check_same_tensors(config, found, plans[0].plan)
     step = found.version.step
     if step >= config.job.steps:
         raise HoldfastError(f"{found.path}: job.steps = {config.job.steps}, nothing is left to do")
@@ -249,7 +241,7 @@ def _describe(unit: Unit) -> str:
 
 def _with_state_bytes(plan: Plan, dtype: str) -> Plan:
     """What the engine really keeps per parameter: value, gradient and two moments, all alike."""
-    size = DTYPES[dtype].itemsize
+    size = DTYPE_BYTES[dtype]
     real = StateBytes(parameter=size, gradient=size, optimizer=2 * size)
     if plan.state_bytes not in (StateBytes(), real):
         raise HoldfastError(
@@ -257,69 +249,3 @@ def _with_state_bytes(plan: Plan, dtype: str) -> Plan:
             f"keeps {real.kept}; leave [state_bytes] out"
         )
     return msgspec.structs.replace(plan, state_bytes=real)
-
-
-# Model, data, engine.
-
-
-def check_device(config: JobConfig) -> None:
-    if config.job.device == "cuda" and not torch.cuda.is_available():
-        raise HoldfastError("job.device = 'cuda', but torch finds no CUDA device here; use cpu")
-    if config.job.device == "cpu" and config.job.backend == "nccl":
-        raise HoldfastError("job.backend = 'nccl' moves CUDA tensors only, and job.device = 'cpu'")
-
-
-def make_model(section: ModelSection, seed: int) -> LlamaModel:
-    options = LlamaOptions(
-        dropout=section.dropout, rope_theta=section.rope_theta, norm_eps=section.norm_eps
-    )
-    return LlamaModel(section.shape(), options, seed)
-
-
-def make_data(config: JobConfig, num_micro_batches: int) -> DataSource:
-    data, vocab = config.data, config.model.shape().vocab
-    seed = config.job.seed if data.seed is None else data.seed
-    _check_data(data)
-    if data.kind == "tokens":
-        return TokenFile(
-            data.path,
-            data.seq_len,
-            data.rows,
-            seed,
-            num_micro_batches=num_micro_batches,
-            vocab=vocab,
-            dtype=data.dtype or None,
-        )
-    return SyntheticTask(vocab, data.seq_len, data.rows, seed, shortest=data.shortest or None)
-
-
-def _check_data(data: DataSection) -> None:
-    if data.kind == "tokens" and not data.path:
-        raise HoldfastError("data.kind = 'tokens' needs data.path, the token file")
-    if data.kind == "tokens" and data.shortest:
-        raise HoldfastError(
-            f"data.shortest = {data.shortest} is for synthetic data; windows of a token file all "
-            f"have {data.seq_len} tokens"
-        )
-    for key in ("path", "dtype"):
-        if data.kind == "synthetic" and getattr(data, key):
-            raise HoldfastError(
-                f"data.{key} = {getattr(data, key)!r} needs data.kind = 'tokens', it is 'synthetic'"
-            )
-
-
-def trainer_config(config: JobConfig, device: str, *, resume: str = "") -> TrainerConfig:
-    job = config.job
-    return TrainerConfig(
-        num_steps=job.steps,
-        seed=job.seed,
-        dtype=job.dtype,
-        device=device,
-        backend=resolve_backend(config),
-        host=job.host,
-        timeout_ms=max(1, int(job.timeout_s * 1000)),
-        verify=job.verify,
-        resume=resume,
-        feed_delay_ms=config.recovery.feed_delay_ms,
-        optimizer=config.optimizer,
-    )

@@ -20,13 +20,13 @@ from holdfast.runtime.agent.sidecars import run_copying, run_persisting
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.faults.in_worker import WorkerFaults
-from holdfast.runtime.launch.prepare import make_data, make_model, trainer_config
 from holdfast.runtime.launch.store import connect_store
 from holdfast.runtime.record.logs import add_step
 from holdfast.runtime.wire.frames import BY_WORKER, Channel
 from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, ToWorker
 from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec, Unloadable
 from holdfast.runtime.worker.agent_link import WorkerLink
+from holdfast.runtime.worker.build import make_data, make_model, trainer_config
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
 from holdfast.snapshot.load.job_state import CannotRestore
 

@@ -67,6 +67,12 @@ class Checkpoint:
         tried = ", ".join(repr(p.format(tensor=tensor, kind=kind)) for p in keys)
         raise HoldfastError(f"{self.name} has no {kind} of {tensor}: none of {tried}")
 
+    def describe(self, tensor: str) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype of a parameter, as it was saved."""
+        known = self.metadata.state_dict_metadata[self.key(tensor, "parameter")]
+        assert isinstance(known, TensorStorageMetadata)
+        return tuple(known.size), str(known.properties.dtype).removeprefix("torch.")
+
     def read(self, wants: Sequence[Want]) -> None:
         """Fill all of them, or HoldfastError."""
         planner = _BoxPlanner()
