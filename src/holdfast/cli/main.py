@@ -30,6 +30,8 @@ from holdfast.cli.report import report as report_command
 from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
 from holdfast.cli.status import status
+from holdfast.cli.top import top
+from holdfast.cli.view import view
 from holdfast.errors import HoldfastError, invariant
 
 COMMON_FLAGS = ("--help", "--version")
@@ -53,6 +55,8 @@ def build_app() -> App:
     app.command(fuzz)
     app.command(run_command, name="run")
     app.command(status)
+    app.command(top)
+    app.command(view)
     app.command(report_command, name="report")
     app.command(inject)
     app.command(inspect)

@@ -362,6 +362,11 @@ class RunModel:
         return self.now_s - self.started_s
 
     @property
+    def is_recovering(self) -> bool:
+        """A worker was found lost, and the step in flight is not completed."""
+        return self._between.seen_s is not None
+
+    @property
     def usual_step_s(self) -> float:
         return self._account.usual_s
 
@@ -373,7 +378,7 @@ class RunModel:
         tail_s = now - self._between.start_s
         if not self.is_ready:
             return self._account.budget(tail_s, "starting")
-        return self._account.budget(tail_s, "detection" if self._between.seen_s else "")
+        return self._account.budget(tail_s, "detection" if self.is_recovering else "")
 
     def longest_stall_s(self) -> float:
         """Over recoveries, restores and planned changes."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.plan.workers import node_of
+from holdfast.plan.workers import node_of, parse_worker
 
 STARTING, ALIVE, JOINING, LOST, LEFT = "starting", "alive", "joining", "lost", "left"
 STATES = (STARTING, ALIVE, JOINING, LOST, LEFT)
@@ -79,6 +79,10 @@ class Workers:
     def left(self, names: Iterable[str], at_s: float) -> None:
         for name in names:
             self._note(name, at_s, LEFT, "left: the plan has no role for it")
+
+    def in_order(self) -> list[WorkerRecord]:
+        """By node and device."""
+        return sorted(self.known.values(), key=lambda worker: parse_worker(worker.name))
 
     def counts(self) -> dict[str, int]:
         found = dict.fromkeys(STATES, 0)
