@@ -19,6 +19,7 @@ from holdfast.observe.quantities import count
 from holdfast.observe.report_text import report_lines
 from holdfast.observe.timeline_view import describe_micro_batches, describe_shape
 from holdfast.runtime.config.settings import EXIT_USAGE, read_config
+from holdfast.runtime.launch.check_settings import check_start
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.recorder import OnEvent
@@ -42,6 +43,7 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
     if dry_run:
         _show(job, as_json=shown.as_json)
         return 0
+    check_start(job.config, os.environ)
     # Only now: it brings torch along, and a wrong job should not wait for that.
     from holdfast.runtime.launch.launcher import JobFailed, run_job
 

@@ -64,14 +64,22 @@ class RunDirectory:
         write_whole(self.path / name, text)
 
 
+def check_unused(folder: Path) -> None:
+    """A directory for a new run: none is there, or one that no run has written to."""
+    if (folder / JOURNAL).exists():
+        raise HoldfastError(
+            f"{folder} already holds a run: remove it, or choose another job.run_dir"
+        )
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise HoldfastError(f"job.run_dir = {str(folder)!r}: {nearest} cannot be written to")
+
+
 def create_run_directory(path: str, name: str, stamp: str = "") -> RunDirectory:
     """At `path`, or a new folder below runs/ named after the job and the time."""
     if path:
         folder = Path(path)
-        if (folder / JOURNAL).exists():
-            raise HoldfastError(
-                f"{folder} already holds a run: remove it, or choose another job.run_dir"
-            )
+        check_unused(folder)
         folder.mkdir(parents=True, exist_ok=True)
     else:
         folder = _new_folder(Path(DEFAULT_PARENT), f"{name}-{stamp or _stamp()}")

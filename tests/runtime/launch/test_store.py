@@ -1,9 +1,10 @@
 import socket
+import threading
 
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.launch.store import bind, connect_store, serve_store
+from holdfast.runtime.launch.store import bind, connect_store, resolve, serve_store
 
 
 def test_a_store_on_one_interface():
@@ -32,3 +33,11 @@ def test_a_port_in_use_is_named():
 def test_an_interface_that_is_not_there():
     with pytest.raises(HoldfastError, match=r"job\.host = '192\.0\.2\.1' cannot be used"):
         bind("192.0.2.1", 0)
+
+
+def test_a_name_server_that_does_not_answer_is_given_up(monkeypatch):
+    answered = threading.Event()
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: str(answered.wait()))
+    with pytest.raises(OSError, match=r"not found within 0\.01 s"):
+        resolve("slow.example", deadline_s=0.01)
+    answered.set()

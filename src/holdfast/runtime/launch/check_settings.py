@@ -2,12 +2,16 @@
 
 import ipaddress
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.engine.token_file import open_tokens
 from holdfast.errors import HoldfastError
+from holdfast.observe.run_directory import check_unused
 from holdfast.runtime.config.job_file import DataSection, JobConfig
+from holdfast.runtime.launch.store import bind
 from holdfast.runtime.wire.connection import server_tls
+from holdfast.runtime.wire.secret import make_secret
 
 
 def check_settings(config: JobConfig) -> None:
@@ -72,6 +76,16 @@ def _check_run_dir(config: JobConfig) -> None:
     path = Path(config.job.run_dir)
     if config.job.run_dir and path.exists() and not path.is_dir():
         raise HoldfastError(f"job.run_dir = {config.job.run_dir!r} is no directory")
+
+
+def check_start(config: JobConfig, environment: Mapping[str, str]) -> None:
+    """What only shows when a job is started, tried without starting it: the port, the secret and
+    the run directory.
+    """
+    bind(config.job.host, config.job.port).close()
+    make_secret(environment)
+    if config.job.run_dir:
+        check_unused(Path(config.job.run_dir))
 
 
 def check_data(config: JobConfig, num_micro_batches: int) -> None:

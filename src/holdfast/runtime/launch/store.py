@@ -2,12 +2,14 @@
 any worker, and bound to the job's interface only, since it asks for no password.
 """
 
+import queue
 import socket
+import threading
 from typing import Any
 
-import torch.distributed as dist
-
 from holdfast.errors import HoldfastError
+
+RESOLVE_DEADLINE_S = 2.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -15,7 +17,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind((resolve(host), port))
         listener.listen(1024)
     except OSError as error:
         listener.close()
@@ -26,8 +28,30 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def resolve(host: str, deadline_s: float = RESOLVE_DEADLINE_S) -> str:
+    """The address of a host; a name server that does not answer is given up after a while."""
+    found: queue.SimpleQueue[str | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put(socket.gethostbyname(host))
+        except OSError as error:
+            found.put(error)
+
+    threading.Thread(target=ask, daemon=True, name="resolve").start()
+    try:
+        answer = found.get(timeout=deadline_s)
+    except queue.Empty:
+        raise OSError(f"its address was not found within {deadline_s:g} s") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
 def serve_store(listener: socket.socket) -> Any:
     """Serve on a bound socket, which it takes over. The server goes with the object."""
+    import torch.distributed as dist  # here, so that a port is tried before torch is there
+
     host, port = listener.getsockname()[:2]
     return dist.TCPStore(  # type: ignore[attr-defined]
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
@@ -35,6 +59,8 @@ def serve_store(listener: socket.socket) -> Any:
 
 
 def connect_store(host: str, port: int) -> Any:
+    import torch.distributed as dist
+
     return dist.TCPStore(  # type: ignore[attr-defined]
         host, port, is_master=False, wait_for_workers=False
     )
