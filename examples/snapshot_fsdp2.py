@@ -1,6 +1,7 @@
-"""Snapshots in a plain FSDP2 loop: kill it, start it again, and it goes on from memory.
+"""Snapshots in a plain FSDP2 loop: kill it, start it again (without --fresh, on any number of
+processes), and it goes on from memory.
 
-    torchrun --nproc-per-node 2 examples/snapshot_fsdp2.py --steps 200
+    torchrun --nproc-per-node 2 examples/snapshot_fsdp2.py --steps 200 --fresh
 
 The lines that belong to the snapshots are marked.
 """
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from holdfast.snapshot.loop.snapshotter import Snapshotter  # snapshots
+from holdfast import Snapshotter  # snapshots
 
 
 def make_model() -> nn.Module:
@@ -40,6 +41,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--memory", default="/dev/shm/holdfast-example-fsdp2")
+    parser.add_argument("--disk", default=None, help="a directory for checkpoints")
+    parser.add_argument("--fresh", action="store_true", help="may begin where there is no state")
     parser.add_argument("--die-at", type=int, default=-1, help="end this process at this step")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -47,8 +50,10 @@ def main() -> None:
     rank = dist.get_rank()
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    snapshotter = Snapshotter({"model": model, "optimizer": optimizer}, args.memory)  # snapshots
-    first = snapshotter.load()  # snapshots
+    snapshotter = Snapshotter(  # snapshots
+        {"model": model, "optimizer": optimizer}, args.memory, disk=args.disk
+    )
+    first = snapshotter.load(allow_fresh=args.fresh)  # snapshots
     if rank == 0:
         print(f"starts at step {first}", flush=True)
     for step in range(first, args.steps):

@@ -1,6 +1,7 @@
-"""Snapshots in a torch.distributed.pipelining loop: kill it, start it again, and it goes on.
+"""Snapshots in a torch.distributed.pipelining loop: kill it, start it again without --fresh, and it
+goes on.
 
-    torchrun --nproc-per-node 2 examples/snapshot_pipelining.py --steps 200
+    torchrun --nproc-per-node 2 examples/snapshot_pipelining.py --steps 200 --fresh
 
 The lines that belong to the snapshots are marked. Copies run while a stage waits for its
 neighbour's messages.
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from holdfast.snapshot.loop.snapshotter import Snapshotter  # snapshots
+from holdfast import Snapshotter  # snapshots
 
 MICRO_BATCHES = 4
 
@@ -36,6 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--memory", default="/dev/shm/holdfast-example-pipelining")
+    parser.add_argument("--disk", default=None, help="a directory for checkpoints")
+    parser.add_argument("--fresh", action="store_true", help="may begin where there is no state")
     parser.add_argument("--die-at", type=int, default=-1, help="end this process at this step")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -45,8 +48,10 @@ def main() -> None:
     stage = PipelineStage(module, rank, size, torch.device("cpu"))
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=nn.functional.cross_entropy)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
-    snapshotter = Snapshotter({"module": module, "optimizer": optimizer}, args.memory)  # snapshots
-    first = snapshotter.load()  # snapshots
+    snapshotter = Snapshotter(  # snapshots
+        {"module": module, "optimizer": optimizer}, args.memory, disk=args.disk
+    )
+    first = snapshotter.load(allow_fresh=args.fresh)  # snapshots
     if rank == size - 1:
         print(f"starts at step {first}", flush=True)
     for step in range(first, args.steps):

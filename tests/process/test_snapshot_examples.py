@@ -3,6 +3,8 @@
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,20 +39,23 @@ def run(
 
 
 def losses(said: str) -> dict[int, str]:
-    return {int(step): loss for step, loss in re.findall(r"step (\d+) loss (\S+)", said)}
+    return {
+        int(step): loss for step, loss in re.findall(r"step (\d+) (?:loss|gradient) (\S+)", said)
+    }
 
 
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("script", ["snapshot_fsdp2.py", "snapshot_pipelining.py"])
-def test_a_killed_loop_goes_on_from_memory(cluster, script: str, tmp_path: Path) -> None:
-    answers, said = run(cluster, script, tmp_path, "undisturbed")
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "pipelining"])
+def test_a_killed_loop_goes_on_from_memory(cluster, name: str, tmp_path: Path) -> None:
+    script = f"snapshot_{name}.py"
+    answers, said = run(cluster, script, tmp_path, "undisturbed", "--fresh")
     assert answers == [None, None]
     expected = losses(said)
     assert sorted(expected) == list(range(NUM_STEPS))
 
-    answers, said = run(cluster, script, tmp_path, "memory", "--die-at", "5")
+    answers, said = run(cluster, script, tmp_path, "memory", "--fresh", "--die-at", "5")
     assert answers == [Died(-signal.SIGKILL)] * 2
     before = losses(said)
 
@@ -64,3 +69,60 @@ def test_a_killed_loop_goes_on_from_memory(cluster, script: str, tmp_path: Path)
     assert before | after == expected
     # A loop that ends gives its memory back.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said-0", "said-1"]
+
+
+def run_trainer(folder: Path, memory: str, *options: str) -> tuple[int, str]:
+    """Exit code, and what it said."""
+    given = ["--steps", str(NUM_STEPS), "--memory", str(folder / memory), *options]
+    script = EXAMPLES / "snapshot_trainer.py"
+    done = subprocess.run(
+        [sys.executable, script, *given], capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(250)
+def test_a_killed_trainer_goes_on_from_memory(tmp_path: Path) -> None:
+    code, said = run_trainer(tmp_path, "undisturbed", "--fresh")
+    expected = losses(said)
+    assert (code, sorted(expected)) == (0, list(range(NUM_STEPS)))
+    code, _ = run_trainer(tmp_path, "memory", "--fresh", "--die-at", "5")
+    assert code == -signal.SIGKILL
+    code, said = run_trainer(tmp_path, "memory")
+    assert code == 0
+    start = int(re.findall(r"starts at step (\d+)", said)[0])
+    assert 3 <= start <= 5
+    after = losses(said)
+    assert sorted(after) == list(range(start, NUM_STEPS))
+    assert after == {step: loss for step, loss in expected.items() if step >= start}
+    assert list(tmp_path.iterdir()) == []
+
+
+def torchrun(folder: Path, size: int, *options: str) -> tuple[int, str]:
+    given = ["--steps", str(NUM_STEPS), "--memory", str(folder / "memory"), *options]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, f"--nproc-per-node={size}", EXAMPLES / "snapshot_fsdp2.py", *given],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(250)
+def test_torchrun_is_launched_again(tmp_path: Path) -> None:
+    """As docs/snapshotter.md has it: a loop around torchrun, which itself restarts nothing."""
+    code, _ = torchrun(tmp_path, 2, "--fresh", "--die-at", "5")
+    assert code != 0
+    code, said = torchrun(tmp_path, 1)
+    assert code == 0
+    start = int(re.findall(r"starts at step (\d+)", said)[0])
+    assert 3 <= start <= 5
+    assert sorted(losses(said)) == list(range(start, NUM_STEPS))
+    assert list(tmp_path.iterdir()) == []

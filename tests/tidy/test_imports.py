@@ -101,7 +101,7 @@ DIRECTIONS = {
         "nothing imports it",
     ),
     "errors": direction("", "", "everything imports it"),
-    "": direction("", "", "importing holdfast costs nothing"),
+    "": direction("snapshot", "", "importing holdfast costs nothing: names come when asked"),
 }
 
 

@@ -15,7 +15,6 @@ STARTED_BY_NAME = re.compile(r"holdfast(?:\.\w+)+")
 """Modules that are imported by a name in a string, such as commands and forked processes."""
 
 DETECTOR = "the detector is measured by bench/detector.py; no job calls it yet"
-ALONE = "for training loops of others; examples and benchmarks use it"
 
 EXCEPTIONS = {
     **{
@@ -38,10 +37,7 @@ EXCEPTIONS = {
     "holdfast.engine.scripted": "benchmarks run the engine without processes through it",
     "holdfast.plan.transfer_rounds": "no job moves state in rounds yet",
     "holdfast.planner.transition_cost": "prices those rounds; no job asks it yet",
-    "holdfast.snapshot.loop": ALONE,
-    "holdfast.snapshot.loop.snapshotter": ALONE,
     "holdfast.snapshot.survival": "no job sets its interval of checkpoints by it yet",
-    "holdfast.snapshot.loop.trees": ALONE,
 }
 """Module: why it may stay although no command leads to it."""
 
@@ -52,6 +48,8 @@ TESTED_THROUGH = {
     "holdfast.sim.fuzz.joins": "the fuzzer's worker",
     "holdfast.sim.fuzz.office": "the fuzzer's world",
     "holdfast.snapshot.copying.device_mover": "the copier, where there is a device",
+    "holdfast.snapshot.loop.loading": "the snapshotter",
+    "holdfast.snapshot.loop.search": "the snapshotter",
 }
 """Module that no test imports: through what it is tested."""
 

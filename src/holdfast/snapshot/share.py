@@ -42,7 +42,14 @@ from holdfast.snapshot.layout import (
     entry_key,
 )
 
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "uint8": 1}
+ELEMENT_BYTES = {
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("bfloat16", "float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("uint8", "int8", "bool"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
+    "complex128": 16,
+}
 
 OTHER_KEY = "loop|other"
 OTHER_BYTES = 16 * 2**10
@@ -68,7 +75,9 @@ class Shares(msgspec.Struct, frozen=True):
         return next(layout for layout in self.layouts if layout.worker == worker)
 
 
-class _Piece(msgspec.Struct, frozen=True):
+class HeldPiece(msgspec.Struct, frozen=True):
+    """A box of a tensor that some workers hold."""
+
     tensor: str
     box: Box
 
@@ -76,11 +85,11 @@ class _Piece(msgspec.Struct, frozen=True):
     def num_rows(self) -> int:
         return self.box[0][1] - self.box[0][0] if self.box else 1
 
-    def rows(self, first: int, stop: int) -> "_Piece":
+    def rows(self, first: int, stop: int) -> "HeldPiece":
         if not self.box:
             return self
         low = self.box[0][0]
-        return _Piece(self.tensor, ((low + first, low + stop), *self.box[1:]))
+        return HeldPiece(self.tensor, ((low + first, low + stop), *self.box[1:]))
 
 
 class _Saved:
@@ -94,6 +103,10 @@ class _Saved:
 
 
 Strip = tuple[LayoutEntry, ...]
+Groups = Mapping[tuple[str, ...], Sequence[HeldPiece]]
+"""The pieces that the same workers hold, by these workers."""
+KindsOf = Callable[[str], Mapping[str, str]]
+"""The kinds of state of a tensor, and the dtype of each."""
 
 
 def plan_shares(
@@ -110,9 +123,6 @@ def plan_shares(
     """
     kinds = dict.fromkeys(KINDS, dtypes) if isinstance(dtypes, str) else dict(dtypes)
     holders = HolderMap(plan)
-    saved = {worker: _Saved() for worker in plan.workers}
-    for number, (group, pieces) in enumerate(_groups(holders).items()):
-        _share_group(number, group, pieces, kinds, parity, saved)
     about = ArenaLayout(
         (),
         chunk_bytes=chunk_bytes,
@@ -120,8 +130,26 @@ def plan_shares(
         tensors=tuple(_wholes(holders, kinds)),
         num_slots=num_slots,
     )
+    return share_groups(
+        _groups(holders), plan.workers, lambda tensor: kinds, about, parity, other_bytes
+    )
+
+
+def share_groups(
+    groups: Groups,
+    workers: Sequence[str],
+    kinds_of: KindsOf,
+    about: ArenaLayout,
+    parity: bool,
+    other_bytes: int = 0,
+) -> Shares:
+    """The same for whatever is held by these workers; `about` has what all layouts share."""
+    saved = {worker: _Saved() for worker in workers}
+    for number, (group, pieces) in enumerate(groups.items()):
+        _share_group(number, group, pieces, kinds_of, parity, saved)
     other = LayoutEntry(OTHER_KEY, "", OTHER, ((0, other_bytes),), "uint8", other_bytes)
-    layouts = tuple(_layout(about, worker, found, other) for worker, found in saved.items())
+    others = (other,) if other_bytes else ()
+    layouts = tuple(_layout(about, worker, found, others) for worker, found in saved.items())
     return Shares(layouts, tuple(_copies(about, saved)) if parity else ())
 
 
@@ -129,12 +157,12 @@ def plan_digest(plan: Plan) -> str:
     return xxhash.xxh3_64_hexdigest(format_plan(plan).encode())
 
 
-def _groups(holders: HolderMap) -> dict[tuple[str, ...], list[_Piece]]:
-    groups: dict[tuple[str, ...], list[_Piece]] = {}
+def _groups(holders: HolderMap) -> dict[tuple[str, ...], list[HeldPiece]]:
+    groups: dict[tuple[str, ...], list[HeldPiece]] = {}
     for tensor in holders.tensors:
         for cell in holders.cells(tensor):
             if box_size(cell.box):
-                groups.setdefault(cell.holders, []).append(_Piece(tensor, cell.box))
+                groups.setdefault(cell.holders, []).append(HeldPiece(tensor, cell.box))
     return groups
 
 
@@ -149,20 +177,20 @@ def _wholes(holders: HolderMap, kinds: Mapping[str, str]) -> Iterator[Whole]:
 def _share_group(
     number: int,
     group: tuple[str, ...],
-    pieces: Sequence[_Piece],
-    kinds: Mapping[str, str],
+    pieces: Sequence[HeldPiece],
+    kinds_of: KindsOf,
     parity: bool,
     saved: Mapping[str, _Saved],
 ) -> None:
     columns = _columns(group)
-    row_bytes = _row_bytes(kinds)
+    row_bytes = _row_bytes(kinds_of)
     for place, (column, part) in enumerate(
         zip(columns, _cut(pieces, [len(c) for c in columns], row_bytes), strict=True)
     ):
         size = len(column)
         per_node = max(1, size - 1) if parity else 1
         cut = _cut(part, [1] * (size * per_node), row_bytes)
-        strips = [tuple(_entries(strip, kinds)) for strip in cut]
+        strips = [tuple(_entries(strip, kinds_of)) for strip in cut]
         for index, worker in enumerate(column):
             own = [e for strip in strips[index * per_node : (index + 1) * per_node] for e in strip]
             saved[worker].entries.extend(own)
@@ -212,20 +240,23 @@ def strip_bytes(strip: Iterable[LayoutEntry]) -> int:
     return sum(entry.num_bytes for entry in strip)
 
 
-def _row_bytes(kinds: Mapping[str, str]) -> Callable[[_Piece], int]:
-    per_element = sum(ELEMENT_BYTES[dtype] for dtype in kinds.values())
-    return lambda piece: box_size(piece.box[1:]) * per_element
+def _row_bytes(kinds_of: KindsOf) -> Callable[[HeldPiece], int]:
+    def row_bytes(piece: HeldPiece) -> int:
+        per_element = sum(ELEMENT_BYTES[dtype] for dtype in kinds_of(piece.tensor).values())
+        return box_size(piece.box[1:]) * per_element
+
+    return row_bytes
 
 
 def _cut(
-    pieces: Sequence[_Piece], weights: Sequence[int], row_bytes: Callable[[_Piece], int]
-) -> list[list[_Piece]]:
+    pieces: Sequence[HeldPiece], weights: Sequence[int], row_bytes: Callable[[HeldPiece], int]
+) -> list[list[HeldPiece]]:
     """The row of pieces in as many parts as there are weights, in proportion to them to within
     one row of a tensor.
     """
     total = sum(piece.num_rows * row_bytes(piece) for piece in pieces)
     bounds = [total * weight // sum(weights) for weight in accumulate(weights)]
-    parts: list[list[_Piece]] = [[] for _ in weights]
+    parts: list[list[HeldPiece]] = [[] for _ in weights]
     number = filled = 0
     for piece in pieces:
         size, start = row_bytes(piece), 0
@@ -241,18 +272,20 @@ def _cut(
     return parts
 
 
-def _entries(pieces: Iterable[_Piece], kinds: Mapping[str, str]) -> Iterator[LayoutEntry]:
+def _entries(pieces: Iterable[HeldPiece], kinds_of: KindsOf) -> Iterator[LayoutEntry]:
     for piece in pieces:
-        for kind, dtype in kinds.items():
+        for kind, dtype in kinds_of(piece.tensor).items():
             size = box_size(piece.box) * ELEMENT_BYTES[dtype]
             key = entry_key(piece.tensor, piece.box, kind)
             yield LayoutEntry(key, piece.tensor, kind, piece.box, dtype, size)
 
 
-def _layout(about: ArenaLayout, worker: str, saved: _Saved, other: LayoutEntry) -> ArenaLayout:
+def _layout(
+    about: ArenaLayout, worker: str, saved: _Saved, others: tuple[LayoutEntry, ...]
+) -> ArenaLayout:
     return msgspec.structs.replace(
         about,
-        entries=(*saved.entries, other, *saved.row_entries),
+        entries=(*saved.entries, *others, *saved.row_entries),
         worker=worker,
         node=node_of(worker),
         rows=tuple(saved.rows),

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from holdfast.errors import HoldfastError
+from holdfast.snapshot.disk.checkpoints import list_checkpoints
+from holdfast.snapshot.loop import loop_memory
 from holdfast.snapshot.loop import snapshotter as module
-from holdfast.snapshot.loop.snapshotter import RandomState, Snapshotter
+from holdfast.snapshot.loop.snapshotter import Snapshotter
 from holdfast.snapshot.memory.arena import Arena
 
 
@@ -26,7 +28,7 @@ class Position:
 
 
 class Loop:
-    def __init__(self, folder, seed: int = 1, **options) -> None:
+    def __init__(self, folder, seed: int = 1, *, fresh: bool = False, **options) -> None:
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
@@ -37,9 +39,9 @@ class Loop:
             "optimizer": self.optimizer,
             "schedule": self.schedule,
             "position": self.position,
-            "random": RandomState(),
         }
-        self.snapshotter = Snapshotter(objects, folder / "memory", **options)
+        self.snapshotter = Snapshotter(objects, folder / "memory", node="here", **options)
+        self.first = self.snapshotter.load(allow_fresh=fresh)
 
     def step(self) -> None:
         x = torch.randn(16, 4)
@@ -50,6 +52,11 @@ class Loop:
         self.position.at += 16
         self.snapshotter.step()
 
+    def run(self, num_steps: int) -> "Loop":
+        for _ in range(num_steps):
+            self.step()
+        return self
+
     def state(self) -> list:
         moments = [t for s in self.optimizer.state.values() for t in s.values()]
         tensors = [*self.model.state_dict().values(), *moments, torch.get_rng_state()]
@@ -57,82 +64,142 @@ class Loop:
         return [[t.tolist() for t in tensors], rates, self.position.at, random.getstate()]
 
 
+def arena_of(folder) -> Arena:
+    (path,) = (path for path in folder.iterdir() if path.name.startswith("memory.here."))
+    return Arena.open(path)
+
+
+def damage(folder, newest_only: bool = True) -> None:
+    arena = arena_of(folder)
+    for version in arena.versions().values():
+        if version == arena.newest().version or not newest_only:
+            slot = arena.slot(version)
+            key = next(e.key for e in arena.layout.entries if "model.0.weight" in e.key)
+            slot.tensor(key)[0] += 1
+    arena.close()
+
+
 def test_a_new_loop_goes_on_where_the_snapshot_was_taken(tmp_path) -> None:
-    loop = Loop(tmp_path)
-    assert loop.snapshotter.load() == 0
-    for _ in range(3):
-        loop.step()
+    loop = Loop(tmp_path, fresh=True).run(3)
+    assert loop.first == 0
     expected = loop.state()
     loop.snapshotter.close()  # the last version is finished by it
-    for _ in range(2):
-        random.random()
-        torch.rand(1)
+    random.random()
+    torch.rand(1)
     again = Loop(tmp_path, seed=9)
-    assert again.snapshotter.load() == 3
+    assert again.first == 3
     assert again.state() == expected
+    assert again.snapshotter.load_report.bytes_by_origin().keys() == {"local memory"}
     again.step()
     again.snapshotter.close(remove=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_loops_that_go_on_from_one_snapshot_do_the_same(tmp_path) -> None:
-    loop = Loop(tmp_path)
+    Loop(tmp_path, fresh=True).run(2).snapshotter.close()
+    (path,) = tmp_path.iterdir()
+    saved, ends = path.read_bytes(), []
     for _ in range(2):
-        loop.step()
-    ends = []
-    loop.snapshotter.close()
-    saved = (tmp_path / "memory.0").read_bytes()
-    for _ in range(2):
-        (tmp_path / "memory.0").write_bytes(saved)
+        path.write_bytes(saved)
         again = Loop(tmp_path, seed=7)
-        assert again.snapshotter.load() == 2
-        for _ in range(3):
-            again.step()
-        ends.append(again.state())
+        assert again.first == 2
+        ends.append(again.run(3).state())
         again.snapshotter.close()
+        assert list(tmp_path.iterdir()) == [path], "the same layout uses the same memory"
     assert ends[0] == ends[1]
 
 
 def test_a_version_has_the_state_of_its_step_although_training_went_on(tmp_path) -> None:
-    loop = Loop(tmp_path)
-    loop.step()
+    loop = Loop(tmp_path, fresh=True).run(1)
     at_one = loop.state()
     x = torch.randn(16, 4)
     loop.model(x).square().mean().backward()  # changes buffers, as the next step does
     loop.optimizer.step()  # finishes the copy first
     again = Loop(tmp_path, seed=9)
-    assert again.snapshotter.load() == 1
+    assert again.first == 1
     assert again.state() == at_one
     for each in (loop, again):
         each.snapshotter.close()
 
 
-def test_a_damaged_version_is_passed_over(tmp_path) -> None:
-    loop = Loop(tmp_path)
-    for _ in range(3):
-        loop.step()
-    loop.snapshotter.close()
-    arena = Arena.open(tmp_path / "memory.0")
-    slot = arena.newest()
-    assert slot.version.step == 3
-    slot.tensor("model/0.weight")[0] += 1
-    arena.close()
+def test_a_damaged_version_is_passed_over(tmp_path, caplog) -> None:
+    Loop(tmp_path, fresh=True).run(3).snapshotter.close()
+    damage(tmp_path)
     again = Loop(tmp_path, seed=9)
-    assert again.snapshotter.load() == 2
+    assert again.first == 2
+    assert "passed over: step 3" in caplog.text
     again.snapshotter.close()
 
 
+def test_what_is_newer_than_what_was_loaded_is_of_no_history(tmp_path) -> None:
+    Loop(tmp_path, fresh=True).run(3).snapshotter.close()
+    damage(tmp_path)
+    again = Loop(tmp_path).run(1)
+    again.snapshotter.close()
+    versions = arena_of(tmp_path).versions().values()
+    assert sorted((v.step, v.agreed_in) for v in versions) == [(2, 1), (3, 2)]
+
+
+def test_without_any_state_it_is_an_error(tmp_path) -> None:
+    with pytest.raises(HoldfastError, match="nothing was found in memory or on disk"):
+        Loop(tmp_path)
+
+
+def test_where_all_is_damaged_it_begins_anew_only_if_told(tmp_path) -> None:
+    Loop(tmp_path, fresh=True).run(3).snapshotter.close()
+    damage(tmp_path, newest_only=False)
+    with pytest.raises(HoldfastError, match=r"step 3 .*; .*step 2 .*allow_fresh=True"):
+        Loop(tmp_path)
+    torch.manual_seed(5)
+    fresh = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    again = Loop(tmp_path, seed=5, fresh=True)
+    assert again.first == 0
+    assert not again.optimizer.state
+    pairs = zip(fresh.state_dict().values(), again.model.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs), "state is as it was"
+    again.run(1).snapshotter.close()
+
+
+def test_disk_is_the_last_source(tmp_path) -> None:
+    disk = tmp_path / "disk"
+    loop = Loop(tmp_path, fresh=True, disk=disk, persist_every=2).run(5)
+    expected = loop.state()
+    loop.snapshotter.close(remove=True)
+    assert list_checkpoints(disk)[0].version.step == 5, "the end is written, too"
+    again = Loop(tmp_path, seed=9, disk=disk)
+    assert again.first == 5
+    assert again.state() == expected
+    assert again.snapshotter.load_report.bytes_by_origin().keys() == {"storage"}
+    again.snapshotter.close()
+    other = Loop(tmp_path, disk=disk, persist_every=1).run(2)
+    other.snapshotter.close()
+    assert len(list_checkpoints(disk)) == 2, "older ones go"
+
+
+def test_a_damaged_checkpoint_is_told(tmp_path) -> None:
+    disk = tmp_path / "disk"
+    loop = Loop(tmp_path, fresh=True, disk=disk).run(2)
+    loop.snapshotter.close(remove=True)
+    (folder,) = disk.iterdir()
+    part = next(folder.glob("*.distcp"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(HoldfastError, match="is damaged: its checksum does not fit"):
+        Loop(tmp_path, disk=disk)
+
+
 def test_every_is_kept(tmp_path) -> None:
-    loop = Loop(tmp_path, every=2)
-    for _ in range(5):
-        loop.step()
+    loop = Loop(tmp_path, fresh=True, every=2).run(5)
     loop.snapshotter.close()
     assert [report.version.step for report in loop.snapshotter.reports] == [2, 4]
 
 
-def test_an_update_that_nobody_announces_is_refused(tmp_path) -> None:
-    model = nn.Linear(2, 2)
-    snapshotter = Snapshotter({"model": model}, tmp_path / "memory")
+def test_an_update_that_is_not_announced_is_refused(tmp_path) -> None:
+    snapshotter = Snapshotter({"model": nn.Linear(2, 2)}, tmp_path / "memory")
+    with pytest.raises(HoldfastError, match=r"load\(\) must be called"):
+        snapshotter.step()
+    snapshotter.load(allow_fresh=True)
     snapshotter.step()
     with pytest.raises(HoldfastError, match="before_update"):
         snapshotter.step()
@@ -142,26 +209,33 @@ def test_an_update_that_nobody_announces_is_refused(tmp_path) -> None:
 
 
 def test_state_of_another_shape_is_refused(tmp_path) -> None:
-    loop = Loop(tmp_path)
-    loop.step()
+    Loop(tmp_path, fresh=True).run(1).snapshotter.close()
+    other = Snapshotter({"model": nn.Linear(3, 3)}, tmp_path / "memory", node="here")
+    with pytest.raises(HoldfastError, match=r"rank0.model.weight has shape \(3, 3\) here and"):
+        other.load()
+    other.close()
+
+
+def test_memory_in_use_is_not_touched(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(loop_memory, "OWNER_WAIT_S", 0.0)
+    loop = Loop(tmp_path, fresh=True).run(1)
+    monkeypatch.setattr(loop_memory.os, "getpid", lambda: 1)
+    with pytest.raises(HoldfastError, match="which lives: stop it first"):
+        Loop(tmp_path, fresh=True)
     loop.snapshotter.close()
-    other = nn.Linear(3, 3)
-    snapshotter = Snapshotter({"model": other}, tmp_path / "memory")
-    with pytest.raises(HoldfastError, match="another shape"):
-        snapshotter.step()
-    snapshotter.close()
 
 
-def test_bad_limits_are_refused(tmp_path) -> None:
-    with pytest.raises(HoldfastError, match="limit = 0"):
-        Snapshotter({}, tmp_path / "memory", limit=0)
+@pytest.mark.parametrize(
+    "options", [{"limit": 0}, {"every": -1}, {"persist_every": 0}, {"keep_latest_k": 0}]
+)
+def test_bad_numbers_are_refused(tmp_path, options) -> None:
+    with pytest.raises(HoldfastError, match=f"{next(iter(options))} = "):
+        Snapshotter({}, tmp_path / "memory", **options)
 
 
 def test_the_interval_follows_what_the_loop_loses(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "_RETHINK", 3)
-    loop = Loop(tmp_path, limit=0.1)
-    for _ in range(2):
-        loop.step()
+    loop = Loop(tmp_path, fresh=True, limit=0.1).run(2)
     loop.snapshotter._stalls.seconds = 2.0
     loop.snapshotter._began -= 2.0  # so all of the loop's time was lost
     loop.step()

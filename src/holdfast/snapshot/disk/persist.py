@@ -106,16 +106,29 @@ def write_part(
     """Write what `assign` gives to `node`; `values` (step, random state, ...) by one node only.
     Lost, if the version was overwritten meanwhile; OSError from the disk.
     """
-    holding = catalog.holding
-    shares = assign(holding)
+    shares = assign(catalog.holding)
     number = sorted(shares).index(node)
+    return write_entries(root, node, number, catalog, shares[node], values, pace)
+
+
+def write_entries(
+    root: Path,
+    node: str,
+    number: int,
+    catalog: Catalog,
+    entries: Sequence[LayoutEntry],
+    values: Mapping[str, Any] | None = None,
+    pace: RateLimit | None = None,
+) -> NodePart:
+    """Write these as part `number` of a checkpoint."""
+    holding = catalog.holding
     folder = partial_folder(root, holding.version)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"__{number}_0.distcp"
     shapes = {whole.tensor: whole.shape for whole in holding.manifests[0].layout.tensors}
     with (folder / name).open("wb") as raw:
         file = _Counted(raw, pace)
-        items = [_write_entry(file, catalog, e, shapes[e.tensor]) for e in shares[node]]
+        items = [_write_entry(file, catalog, e, shapes[e.tensor]) for e in entries]
         items += _write_values(file, holding, values)
         raw.flush()
         os.fsync(raw.fileno())
@@ -284,13 +297,13 @@ def write_checkpoint(
     gap = next(holding.gaps(), None)
     if gap is not None:
         raise HoldfastError(f"{holding.version} is not complete: nobody has {gap[0]} ({gap[1]})")
-    _clear(partial_folder(root, holding.version))
+    clear_partial(partial_folder(root, holding.version))
     for number, node in enumerate(sorted(assign(holding))):
         write_part(root, node, catalog, values if number == 0 else None, pace)
     return finish(root, holding.version, holding.manifests[0].layout.tensors)
 
 
-def _clear(folder: Path) -> None:
+def clear_partial(folder: Path) -> None:
     """What an earlier attempt left."""
     for path in folder.glob("*") if folder.is_dir() else ():
         path.unlink()

@@ -34,9 +34,11 @@ class RestoredVersion(msgspec.Struct, frozen=True):
 
 
 def open_loadable(
-    choice: LoadableVersion, sources: Sequence[Source], here: str = ""
+    choice: LoadableVersion, sources: Sequence[Source], here: str = "", *, verify: bool = True
 ) -> tuple[Catalog | None, Checkpoint | None]:
-    """What `assemble` needs; HoldfastError if it is not there any more."""
+    """What `assemble` needs; HoldfastError if it is not there any more. `verify`: all bytes of a
+    checkpoint, before any of it is used.
+    """
     catalog = checkpoint = None
     if choice.plan:
         manifests = [m for source in sources for m in source.manifests()]
@@ -47,14 +49,14 @@ def open_loadable(
             raise HoldfastError(f"{choice.version} is not in memory any more")
         catalog = Catalog(Holding(groups[0]), sources, here)
     if choice.checkpoint:
-        checkpoint = _open_checkpoint(choice)
+        checkpoint = _open_checkpoint(choice, verify)
     return catalog, checkpoint
 
 
-def _open_checkpoint(choice: LoadableVersion) -> Checkpoint:
+def _open_checkpoint(choice: LoadableVersion, verify: bool) -> Checkpoint:
     path = Path(choice.checkpoint)
     step = int(path.name.removeprefix("step-"))
-    return Checkpoint(choose_checkpoint(path.parent, step))
+    return Checkpoint(choose_checkpoint(path.parent, step, verify=verify))
 
 
 def recover(

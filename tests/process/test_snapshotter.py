@@ -1,0 +1,128 @@
+"""FSDP2 loops of others, killed at any moment and relaunched on another number of ranks: they go on
+equal, from whatever is left, or say why not.
+"""
+
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from support.cluster import Cluster, Died
+from support.loop_work import PHASES, Ended, LoopRun, damage_memory, run_loop
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+NODES = {4: ("a", "a", "b", "b"), 2: ("a", "b"), 3: ("a", "b", "b")}
+NUM_STEPS = 30
+DISK = {"persist_every": 5, "keep_latest_k": 3}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def launch(cluster: Cluster, folder: Path, size: int, **given) -> list:
+    """What all ranks had to say."""
+    run = LoopRun(folder, free_port(), NODES[size], **{"num_steps": NUM_STEPS} | given)
+    ranks = range(size)
+    return cluster.run(run_loop, [(run, rank) for rank in ranks], may_die=ranks, deadline_s=100)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, cluster) -> dict[int, float]:
+    """The losses of an undisturbed run."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ends = launch(cluster, folder, 2, fresh=True)
+    return ends[0].losses
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """As the first rank has seen them, over all starts; a step done again counts as the last."""
+    lines = (folder / "losses-0").read_text().splitlines()
+    return {int(step): float(loss) for step, loss in (line.split() for line in lines)}
+
+
+def check_equal(found: dict[int, float], expected: dict[int, float]) -> None:
+    assert found.keys() == expected.keys()
+    for step, loss in found.items():
+        assert loss == pytest.approx(expected[step], rel=1e-9), f"step {step}"
+
+
+def ended_well(ends: list) -> bool:
+    return all(isinstance(end, Ended) and not end.error for end in ends)
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_loop_goes_on_with_other_ranks(cluster, tmp_path, expected) -> None:
+    ends = launch(cluster, tmp_path, 4, fresh=True, die=(2, 9, "update"))
+    assert ends == [Died(-9)] * 4
+
+    ends = launch(cluster, tmp_path, 2, die=(1, 17, "backward"))
+    assert ends == [Died(-9)] * 2
+
+    for path in tmp_path.glob("memory.b.*"):
+        path.unlink()
+    ends = launch(cluster, tmp_path, 3)
+    assert ended_well(ends), ends
+    assert 9 <= ends[0].first <= 17
+    origins = {origin for end in ends for origin in end.origins}
+    assert origins <= {"local memory", "peer memory", "parity"}
+    check_equal(losses(tmp_path), expected)
+
+
+@pytest.mark.timeout(300)
+def test_with_all_memory_gone_disk_is_next_and_then_an_error(cluster, tmp_path, expected) -> None:
+    disk = tmp_path / "disk"
+    options = DISK | {"disk": disk}
+    assert launch(cluster, tmp_path, 4, fresh=True, die=(0, 14, "snapshot"), options=options) == (
+        [Died(-9)] * 4
+    )
+    for path in tmp_path.glob("memory.*"):
+        path.unlink()
+    ends = launch(cluster, tmp_path, 3, options=options)
+    assert ended_well(ends), ends
+    assert ends[0].first in (5, 10)
+    assert ends[0].origins == ("storage",)
+    check_equal(losses(tmp_path), expected)
+    for path in (*tmp_path.glob("memory.*"), *disk.glob("step-*/.metadata")):
+        path.unlink()
+    ends = launch(cluster, tmp_path, 2, options=options)
+    assert all("there is no state to go on from" in end.error for end in ends)
+    assert all(".metadata is missing" in end.error for end in ends)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_twenty_kills(cluster, tmp_path, expected) -> None:
+    chance = random.Random(7)
+    options = DISK | {"disk": tmp_path / "disk"}
+    reached, errors = 0, []
+    for kill in range(20):
+        size = chance.choice([4, 2, 3])
+        step = min(NUM_STEPS - 2, reached + chance.randrange(1, 4))
+        die = (chance.randrange(size), step, chance.choice(PHASES))
+        if kill:
+            reached = disturb(tmp_path, chance)
+        ends = launch(cluster, tmp_path, size, fresh=kill == 0, die=die, options=options)
+        errors += [end.error for end in ends if isinstance(end, Ended) and end.error]
+        assert not errors
+        reached = max(losses(tmp_path), default=0) if (tmp_path / "losses-0").exists() else 0
+    ends = launch(cluster, tmp_path, 4, options=options)
+    assert ended_well(ends), ends
+    check_equal(losses(tmp_path), expected)
+
+
+def disturb(folder: Path, chance: random.Random) -> int:
+    """Between two starts: a node's memory goes, or a byte of it is damaged, or nothing."""
+    what = chance.choice(["nothing", "node", "byte"])
+    files = sorted(folder.glob("memory.*"))
+    if what == "node":
+        node = chance.choice(["a", "b"])
+        for path in folder.glob(f"memory.{node}.*"):
+            path.unlink()
+    elif what == "byte" and files:
+        damage_memory(folder, chance)
+    return max(losses(folder), default=0) if (folder / "losses-0").exists() else 0

@@ -1,0 +1,21 @@
+"""What `import holdfast` offers, and what it costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+
+
+def test_importing_it_does_not_import_torch():
+    code = "import sys, holdfast; assert 'torch' not in sys.modules; holdfast.Snapshotter; " + (
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_unknown_names_are_errors():
+    assert holdfast.Snapshotter.__name__ == "Snapshotter"
+    with pytest.raises(AttributeError, match="no attribute 'Snapshot'"):
+        holdfast.Snapshot  # noqa: B018
