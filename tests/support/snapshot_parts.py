@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.snapshot.copying.others import Nobody
+from holdfast.snapshot.copying.others import Alone
 from holdfast.snapshot.layout import OTHER, PARITY, ArenaLayout, LayoutEntry, ParityRow
 from holdfast.snapshot.memory.arena import Arena, Version
 
@@ -49,7 +49,7 @@ def as_bytes(state: dict[str, Tensor]) -> dict[str, bytes]:
     return {key: bytes(tensor.numpy().tobytes()) for key, tensor in state.items()}
 
 
-class Listening(Nobody):
+class Listening(Alone):
     """Alone, and remembers what was announced; answers only while `answers`."""
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
 """Which arenas a plan needs, so that a job may always go back: worked out, never sent round.
 
 Theory of operation. A worker seals version v at the latest when it is about to apply the step that
-leads away from v. It is in step s only if everybody has entered the agreement of step s - 1, so
-everybody has sealed s - 2 by then, and perhaps not s - 1. So with a snapshot of every step an arena
-needs three slots: the version in the making, the one before, and the one that everybody has. With
-longer intervals everybody has the one before, and two slots are enough.
+leads away from v. It is in step s only if all have entered the agreement of step s - 1, so all
+have sealed s - 2 by then, and perhaps not s - 1. So with a snapshot of every step an arena needs
+three slots: the version in the making, the one before, and the one that all workers have. With
+longer intervals all have the one before, and two slots are enough.
 
 Where other nodes keep copies, they copy as fast as they can, which may take many steps. The last
-version that all of them have is what is left when a node is lost, so everybody keeps it in a slot
+version that all of them have is what is left when a node is lost, so all keep it in a slot
 more until the next is copied, too.
 """
 
@@ -19,7 +19,7 @@ from holdfast.snapshot.share import Shares, plan_shares
 
 
 class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What everybody of a job has to know to keep snapshots that fit together."""
+    """What every process of a job has to know to keep snapshots that fit together."""
 
     job: str
     """Part of the names in shared memory."""

@@ -4,7 +4,7 @@ Where all copies fit into bubbles, training never waits for them and every step 
 do not, the last of them are awaited before the optimizer step; that wait is what a version costs.
 The interval is doubled until the waits are a small enough share of the time between two versions,
 and halved again when half of it would do with room to spare: the waits of a few versions are noisy,
-and an interval that swings helps nobody. Only by factors of two, so that workers who hear of a new
+and an interval that swings is of no use. Only by factors of two, so that workers that receive a new
 interval at different steps still have versions in common.
 """
 
@@ -70,7 +70,7 @@ class IntervalRule:
         return every
 
     def _all_agree(self, every: int, step_s: float) -> bool:
-        """A shorter interval has to do for everybody."""
+        """A shorter interval has to do for all workers."""
         return all(
             len(waits) == SEEN_VERSIONS and self._fitting(statistics.median(waits), step_s) <= every
             for waits in self._waits.values()

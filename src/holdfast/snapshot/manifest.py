@@ -165,7 +165,7 @@ class Holding:
         ]
 
     def computable(self) -> dict[str, LayoutEntry]:
-        """Entries that nobody has, but that a row and its other strips give."""
+        """Entries that no node has, but that a row and its other strips give."""
         found: dict[str, LayoutEntry] = {}
         for key, (_, row) in self.rows.items():
             if key in self.places:
@@ -181,7 +181,7 @@ class Holding:
         return all(entry.key in self.places for entry in others)
 
     def gaps(self) -> Iterator[tuple[str, str, Box]]:
-        """(tensor, kind, box) that nobody has and nothing gives."""
+        """(tensor, kind, box) that no node has and nothing gives."""
         state = [e for e in self.entries.values() if e.kind not in (OTHER, PARITY)]
         boxes: dict[tuple[str, str], list[Box]] = {}
         for entry in (*state, *self.computable().values()):
@@ -198,7 +198,7 @@ class Holding:
         if gap is not None:
             tensor, kind, box = gap
             bounds = ", ".join(f"{low}:{high}" for low, high in box)
-            return self._say(False, f"nobody has {tensor} [{bounds}] ({kind})")
+            return self._say(False, f"no node has {tensor} [{bounds}] ({kind})")
         computed = len(self.computable())
         nodes = ", ".join(dict.fromkeys(manifest.node for manifest in self.manifests))
         how = f", {computed} entries by parity" if computed else ""

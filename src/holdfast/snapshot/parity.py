@@ -2,7 +2,7 @@
 
 A row is encoded from this worker's own copy of the strips, piece by piece, in any order of rows and
 strips but with the *first strip of a row before its others* (it is copied, which spares a pass to
-clear the row). `folds` lists the pieces; whoever copies state also folds: the bytes of a fold come
+clear the row). `folds` lists the pieces; the copier of state also folds: the bytes of a fold come
 from the same live tensors as the worker's own entries.
 
 The row is good only if the other holders have the same bytes. So the checksums of what was folded
@@ -99,7 +99,7 @@ Read = Callable[[str, int, int], memoryview]
 
 def decode(row: ParityRow, key: str, start: int, stop: int, read: Read) -> memoryview:
     """Bytes `start` .. `stop - 1` of the lost entry `key`, from the row and its other strips. Not
-    verified: that is for whoever knows the checksum.
+    verified: that is for the caller, who knows the checksum.
     """
     lost, offset = _place(row, key)
     first, last = offset + start, offset + stop

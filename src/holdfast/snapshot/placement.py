@@ -133,7 +133,7 @@ def _keyed_gaps(timeline: Timeline, lane: int) -> list[tuple[SpanKey, Interval]]
     free = 0.0
     for number in program.lanes[lane]:
         kind, stage, micro_batch = program.ops[number]
-        # Weight gradients wait for nobody, so time before them is not spent in a wait.
+        # Weight gradients wait for no message, so time before them is not spent in a wait.
         if timeline.start[number] > free and kind != "W":
             key = ("F" if kind == "F" else "B", stages[stage].name, micro_batch)
             gaps.append((key, (free, timeline.start[number])))
@@ -208,7 +208,7 @@ def place_together(
     limit: float = LIMIT,
     least_interval: int = 1,
 ) -> list[Placement]:
-    """All lanes, at one interval: a version counts only if everybody has it."""
+    """All lanes, at one interval: a version counts only if all workers have it."""
     lanes = range(len(timeline.layout.lanes))
     alone = [
         place(timeline, n, sizes[n], costs, limit=limit, least_interval=least_interval)

@@ -61,7 +61,7 @@ class Boss:
         self.gate.term = self.term
         return ServerConnection(self.gate)
 
-    async def hear(self, kind, of=None):
+    async def receive(self, kind, of=None):
         """The next message of this kind, or from a worker."""
         while True:
             message = await asyncio.wait_for(self.heard.get(), 20)
@@ -134,19 +134,19 @@ def run_agent(tiny_job, fork_server, tmp_path):
 
 async def start(boss, member):
     boss.tell(StartWorker(member=member))
-    return (await boss.hear(WorkerStarted)).pid
+    return (await boss.receive(WorkerStarted)).pid
 
 
 def test_a_worker_is_started_and_spoken_for(run_agent, tmp_path):
     async def story(boss, launcher):
-        state = await boss.hear(NodeState)
+        state = await boss.receive(NodeState)
         assert (state.node, state.agent, state.places) == ("n0", "abc", ("n0.g0",))
         assert state.workers == ()
         pid = await start(boss, FIRST)
-        assert (await boss.hear(Relayed, Hello)).message.pid == pid
-        told = (await boss.hear(Relayed, StateMessage)).message.state
+        assert (await boss.receive(Relayed, Hello)).message.pid == pid
+        told = (await boss.receive(Relayed, StateMessage)).message.state
         assert (told.member, told.said_hello) == (FIRST, True)
-        assert isinstance(await boss.hear(Beat), Beat)
+        assert isinstance(await boss.receive(Beat), Beat)
         boss.tell(EndNode())
 
     run_agent(story)
@@ -155,11 +155,11 @@ def test_a_worker_is_started_and_spoken_for(run_agent, tmp_path):
 
 def test_it_comes_back_and_says_everything_again(run_agent):
     async def story(boss, launcher):
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
         pid = await start(boss, FIRST)
-        told = (await boss.hear(Relayed, StateMessage)).message.state
+        told = (await boss.receive(Relayed, StateMessage)).message.state
         boss.connection.hang_up()
-        state = await boss.hear(NodeState)
+        state = await boss.receive(NodeState)
         assert state.workers == (told,)
         assert state.pids == {"n0.g0": pid}
 
@@ -168,50 +168,50 @@ def test_it_comes_back_and_says_everything_again(run_agent):
 
 def test_a_name_is_used_again_only_when_its_process_is_gone(run_agent):
     async def story(boss, launcher):
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
         await start(boss, FIRST)
         boss.tell(StartWorker(member=FIRST), StartWorker(member=SECOND))
-        exited = await boss.hear(WorkerExitedMessage)
+        exited = await boss.receive(WorkerExitedMessage)
         assert (exited.member, exited.status) == (FIRST, -signal.SIGKILL)
-        assert (await boss.hear(WorkerStarted)).member == SECOND
+        assert (await boss.receive(WorkerStarted)).member == SECOND
         boss.tell(StartWorker(member=FIRST), KillWorker(member=FIRST, reason="late"))
         boss.tell(KillWorker(member=SECOND, reason="fenced"))
-        assert (await boss.hear(WorkerExitedMessage)).member == SECOND
+        assert (await boss.receive(WorkerExitedMessage)).member == SECOND
 
     run_agent(story)
 
 
 def test_a_coordinator_of_a_lower_term_is_not_believed(run_agent, caplog):
     async def story(boss, launcher):
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
         boss.term = 4
         boss.connection.hang_up()
         while "refused a coordinator of term 4: 5 was seen" not in caplog.text:
             await asyncio.sleep(0.005)
         boss.term = 6
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
 
     run_agent(story)
 
 
 def test_faults_on_purpose(run_agent):
     async def story(boss, launcher):
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
         await start(boss, FIRST)
-        await boss.hear(Relayed, StateMessage)
+        await boss.receive(Relayed, StateMessage)
         boss.tell(InjectFault(fault=Fault(kind="SIGSTOP", target="n0.g0", duration_s=0.001)))
         boss.tell(InjectFault(fault=Fault(kind="SIGKILL", target="n0.g7")))
         boss.tell(InjectFault(fault=Fault(kind="OS_ABORT", target="n0.g0")))
-        assert (await boss.hear(WorkerExitedMessage)).status == -signal.SIGABRT
+        assert (await boss.receive(WorkerExitedMessage)).status == -signal.SIGABRT
         boss.tell(InjectFault(fault=Fault(kind="PARTITION", duration_s=0.001)))
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
 
     run_agent(story)
 
 
 def test_it_ends_with_the_launcher(run_agent):
     async def story(boss, launcher):
-        await boss.hear(NodeState)
+        await boss.receive(NodeState)
         await start(boss, FIRST)
 
     run_agent(story)

@@ -90,7 +90,7 @@ def agent(tmp_path, told, monkeypatch):
 
 def ask(agent, worker, *layouts):
     async def talk():
-        agent.hear(worker, ArenaWanted(layouts=pack_layouts(layouts)))
+        agent.receive(worker, ArenaWanted(layouts=pack_layouts(layouts)))
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others)
 
@@ -133,7 +133,7 @@ def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, ca
 
 def test_a_sealed_version_is_told(agent, told):
     ask(agent, Process(), MINE)
-    agent.hear(Process(), Sealed(plan=MINE.plan, version=V1, wait_s=0.5))
+    agent.receive(Process(), Sealed(plan=MINE.plan, version=V1, wait_s=0.5))
     (keeps,) = told
     assert isinstance(keeps, Keeps)
     assert [held.worker for held in keeps.arenas] == ["n0.g0"]
@@ -143,61 +143,61 @@ def test_a_sealed_version_is_told(agent, told):
 def test_only_what_nobody_uses_is_dropped(agent, told):
     worker = Process()
     ask(agent, worker, MINE)
-    agent.obey(DropArenas(version=V1, plan=LATER.plan))
+    agent.apply(DropArenas(version=V1, plan=LATER.plan))
     assert len(agent.held()) == 1, "the worker is still in it"
     ask(agent, worker, LATER)
-    agent.obey(DropArenas(version=V1, plan=LATER.plan))
+    agent.apply(DropArenas(version=V1, plan=LATER.plan))
     assert [held.plan for held in agent.held()] == [LATER.plan]
     assert len(told) == 1
 
 
 def test_checkpoints_are_written_by_a_process_of_their_own(agent, told):
-    agent.obey(Persist(version=V1))
-    writer = agent._aides["checkpoints"]
+    agent.apply(Persist(version=V1))
+    writer = agent._sidecars["checkpoints"]
     spec, offer = writer.sent
     assert isinstance(spec, PersistSpec)
     assert (spec.memory, spec.checkpoints, spec.every_steps) == ("j", "c", 7)
     assert offer == Persist(version=V1)
-    assert agent.heard(Forked(5, 77))
+    assert agent.handle_fork_notice(Forked(5, 77))
     written = Persisted(version=V1, reason="", seconds=0.1, path="p")
-    agent._hear_aide(writer, written)
+    agent._receive_from_sidecar(writer, written)
     assert told == [written]
-    assert agent.heard(Exited(5, 0))
+    assert agent.handle_fork_notice(Exited(5, 0))
     assert writer.calls == [77, "ended"]
-    assert not agent.heard(Exited(5, 0))
-    agent.obey(Persist(version=V1))
-    assert agent._aides["checkpoints"] is not writer
+    assert not agent.handle_fork_notice(Exited(5, 0))
+    agent.apply(Persist(version=V1))
+    assert agent._sidecars["checkpoints"] is not writer
 
 
 def test_copies_are_made_by_a_process_of_their_own(agent, told):
     ask(agent, Process(), *STAGES)
     copy = Copy(version=V1, plan=STAGES[0].plan)
-    agent.obey(copy)
-    keeper = agent._aides["copies"]
+    agent.apply(copy)
+    keeper = agent._sidecars["copies"]
     assert keeper.sent == [CopySpec(memory="j", node="n0"), copy]
-    agent._hear_aide(keeper, Copied(version=V1))
+    agent._receive_from_sidecar(keeper, Copied(version=V1))
     assert [type(message) for message in told] == [Keeps, Copied], "what it has, then that it is"
 
 
 def test_a_process_that_ended_has_not_copied(agent, told):
     ask(agent, Process(), *STAGES)
-    agent.obey(Copy(version=V1, plan=STAGES[0].plan))
-    assert agent.heard(Exited(5, -9))
+    agent.apply(Copy(version=V1, plan=STAGES[0].plan))
+    assert agent.handle_fork_notice(Exited(5, -9))
     assert told[-1] == Copied(version=V1, error="its process has ended")
-    assert agent._aides == {}
+    assert agent._sidecars == {}
 
 
 def test_a_node_that_keeps_no_copies_starts_no_process(agent):
     ask(agent, Process(), MINE)
-    agent.obey(Copy(version=V1, plan=MINE.plan))
-    assert agent._aides == {}
+    agent.apply(Copy(version=V1, plan=MINE.plan))
+    assert agent._sidecars == {}
 
 
 def test_when_a_worker_ends_it_is_told_what_is_left(agent, told, tmp_path):
     ask(agent, Process(), MINE)
     for path in tmp_path.glob("*~*"):
         path.unlink()
-    assert not agent.heard(Exited(77, -9))
+    assert not agent.handle_fork_notice(Exited(77, -9))
     assert told == [Keeps(arenas=())]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from holdfast.snapshot.chunks import cut_chunks
 from holdfast.snapshot.copying.movers import CopyJob, HostMover, flat_bytes
-from holdfast.snapshot.copying.others import Nobody
+from holdfast.snapshot.copying.others import Alone
 from holdfast.snapshot.layout import ArenaLayout, chunk_checksums
 from holdfast.snapshot.memory.arena import Version
 from holdfast.snapshot.parity import encode
@@ -30,7 +30,7 @@ def move_all(tmp_path, layout: ArenaLayout, chunk_bytes: int, **options):
     mover = HostMover(lambda: float(next(ticks)))
     job = CopyJob(V, cut_chunks(layout, chunk_bytes), state, **options)
     mover.prepare(job)
-    assert job.open(arena, Nobody())
+    assert job.open(arena, Alone())
     return arena, state, mover, job
 
 
@@ -90,7 +90,7 @@ def test_state_that_is_not_contiguous_is_packed(tmp_path) -> None:
     whole = torch.arange(48, dtype=torch.uint8).view(4, 12)
     mover, job = HostMover(lambda: 0.0), CopyJob(V, cut_chunks(layout, 5), {"a": whole[:, :6]})
     mover.prepare(job)
-    job.open(arena, Nobody())
+    job.open(arena, Alone())
     while not job.is_copied:
         mover.move(job, None)
     job.slot.seal(job.checksums)
@@ -105,7 +105,7 @@ def test_flat_bytes_is_a_view_of_live_state() -> None:
 
 
 def test_a_job_without_an_answer_has_no_slot(tmp_path) -> None:
-    class Silent(Nobody):
+    class Silent(Alone):
         def is_settled(self) -> bool:
             return False
 

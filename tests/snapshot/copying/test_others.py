@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from holdfast.snapshot.copying.others import Nobody, VersionAgreement
+from holdfast.snapshot.copying.others import Alone, VersionAgreement
 from holdfast.snapshot.layout import Version
 
 
@@ -19,7 +19,7 @@ class Work:
 
 
 def test_alone_the_last_sealed_version_is_complete() -> None:
-    nobody = Nobody()
+    nobody = Alone()
     nobody.announce(Version(1, 0), sealed=True)
     nobody.announce(Version(2, 0), sealed=False)
     assert nobody.complete == Version(1, 0)

@@ -285,6 +285,6 @@ def test_what_belongs_to_no_slice(tmp_path):
     corrupt(cluster, "n1.g0", OTHER_KEY)
     with pytest.raises(CannotLoad):
         fetch_other(cluster.catalog(V, here="n0"), OTHER_KEY)
-    with pytest.raises(CannotLoad, match="nobody has 'x'"):
+    with pytest.raises(CannotLoad, match="no source has 'x'"):
         fetch_other(cluster.catalog(V), "x")
     cluster.close()

@@ -42,4 +42,4 @@ def test_two_nodes_that_hold_the_same_are_too_many(crew, tmp_path):
         crew.arenas[node].lose()
     line = inspect_memory(tmp_path, verify_bytes=False).versions[0]
     assert (line.step, line.is_complete) == (3, False)
-    assert "nobody has" in line.reason
+    assert "no node has" in line.reason

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.snapshot.copying.others import Nobody
+from holdfast.snapshot.copying.others import Alone
 from holdfast.snapshot.disk.checkpoints import list_checkpoints
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.loop import protection as module
@@ -31,7 +31,7 @@ class Steps:
     """Versions as a loop makes them."""
 
     def __init__(self, arena, tmp_path, every):
-        self.arena, self.others, self.root = arena, Nobody(), tmp_path / "disk"
+        self.arena, self.others, self.root = arena, Alone(), tmp_path / "disk"
         self.protection = Protection(
             Ranks("a"), arena, self.others, [], [], persistence=Persistence(self.root, every, 2)
         )

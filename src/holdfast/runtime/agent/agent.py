@@ -94,7 +94,7 @@ class Agent:
         self._spec, self._forker = spec, forker
         self._workers: dict[str, WorkerProcess] = {}
         self._waiting: dict[str, Member] = {}
-        """To be started when whoever has the name is reaped."""
+        """To be started when the process that has the name is reaped."""
         self._highest: dict[str, int] = {}
         """The last incarnation of each name that was started here."""
         self._connection: ClientConnection | None = None
@@ -150,7 +150,7 @@ class Agent:
                 ClientProof(spec.secret, "agent", spec.node),
                 BY_AGENT,
                 tls=client_tls(spec.tls_cert),
-                on_message=self._obey,
+                on_message=self._apply,
                 on_lost=self._cut_off,
             )
         except (OSError, ProofFailed, TimeoutError) as error:
@@ -187,7 +187,7 @@ class Agent:
         if self._connection is not None:
             self._connection.send(message)
 
-    def _obey(self, message: ToAgent) -> None:
+    def _apply(self, message: ToAgent) -> None:
         match message:
             case StartWorker(member=member):
                 self._start(member)
@@ -207,7 +207,7 @@ class Agent:
                 for worker in self._workers.values():
                     worker.send(message)
             case DropArenas() | Persist() | Copy():
-                self._snapshots.obey(message)
+                self._snapshots.apply(message)
             case EndNode():
                 self._ended.set()
 
@@ -227,7 +227,7 @@ class Agent:
         return worker if worker is not None and worker.member == member else None
 
     def _start(self, member: Member) -> None:
-        """Once; and not before whoever has the name is gone."""
+        """Once; and not before the process that has the name is gone."""
         if member.incarnation <= self._highest.get(member.name, 0):
             return
         self._highest[member.name] = member.incarnation
@@ -237,7 +237,7 @@ class Agent:
             self._waiting[member.name] = member
             return
         log = Path(self._spec.log_dir) / f"{member.name}.log"
-        self._workers[member.name] = WorkerProcess(member, self._forker, log, self._hear)
+        self._workers[member.name] = WorkerProcess(member, self._forker, log, self._receive)
 
     def _receive_fork_notice(self) -> None:
         try:
@@ -245,7 +245,7 @@ class Agent:
         except ForkServerGone:
             self._ended.set()
             return
-        if self._snapshots.heard(notice):
+        if self._snapshots.handle_fork_notice(notice):
             return
         worker = next((w for w in self._workers.values() if w.ticket == _ticket(notice)), None)
         if worker is None:
@@ -256,9 +256,9 @@ class Agent:
                 _LOG.info("started %s, process %d", worker.member, pid)
                 self._tell(WorkerStarted(member=worker.member, pid=pid))
             case Exited(status=status):
-                self._bury(worker, status)
+                self._reap(worker, status)
 
-    def _bury(self, worker: WorkerProcess, status: int) -> None:
+    def _reap(self, worker: WorkerProcess, status: int) -> None:
         worker.ended()
         _LOG.info("%s ended with status %d", worker.member, status)
         del self._workers[worker.name]
@@ -271,7 +271,7 @@ class Agent:
             self._highest[worker.name] = following.incarnation - 1
             self._start(following)
 
-    def _hear(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def _receive(self, worker: WorkerProcess, message: FromWorker) -> None:
         match message:
             case Hello():
                 worker.send(self._assignment(worker.member))
@@ -282,7 +282,7 @@ class Agent:
             case Failed(line=line):
                 worker.last_words = line
             case ArenaWanted() | Sealed():
-                self._snapshots.hear(worker, message)
+                self._snapshots.receive(worker, message)
                 return
         told = Relayed(member=worker.member, message=message)
         self._tell(told)

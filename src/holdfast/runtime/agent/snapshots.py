@@ -52,7 +52,7 @@ class AgentSnapshots:
         self._arenas = NodeArenas(node_job(memory, node)) if memory else None
         self._plans: dict[str, str] = {}
         """What each worker has asked for last."""
-        self._aides: dict[str, WorkerProcess] = {}
+        self._sidecars: dict[str, WorkerProcess] = {}
         """Processes that do not train, each there once there is something for it to do."""
         self._copying: Copy | None = None
 
@@ -64,7 +64,7 @@ class AgentSnapshots:
 
     # Workers.
 
-    def hear(self, worker: WorkerProcess, message: ArenaWanted | Sealed) -> None:
+    def receive(self, worker: WorkerProcess, message: ArenaWanted | Sealed) -> None:
         match message:
             case ArenaWanted(layouts=data):
                 layouts = unpack_layouts(data)
@@ -96,7 +96,7 @@ class AgentSnapshots:
 
     # The coordinator.
 
-    def obey(self, message: DropArenas | Persist | Copy) -> None:
+    def apply(self, message: DropArenas | Persist | Copy) -> None:
         if self._arenas is None:
             return
         match message:
@@ -104,22 +104,22 @@ class AgentSnapshots:
                 if self._arenas.drop_before(version, [plan, *self._plans.values()]):
                     self._tell_held()
             case Persist():
-                self._aide(CHECKPOINTS).send(message)
+                self._sidecar(CHECKPOINTS).send(message)
             case Copy(version=version, plan=plan, before=before):
                 held = [known for known in (version, before) if known is not None]
                 if self._arenas.hold(plan, held):
                     self._copying = message
-                    self._aide(COPIES).send(message)
+                    self._sidecar(COPIES).send(message)
 
     # Processes that do not train.
 
-    def _aide(self, name: str) -> WorkerProcess:
-        if name not in self._aides:
+    def _sidecar(self, name: str) -> WorkerProcess:
+        if name not in self._sidecars:
             log = self._log_dir / f"{name}-{self._node}.log"
-            aide = WorkerProcess(Member(name, 1), self._forker, log, self._hear_aide)
-            aide.send(self._writer_spec() if name == CHECKPOINTS else self._copier_spec())
-            self._aides[name] = aide
-        return self._aides[name]
+            sidecar = WorkerProcess(Member(name, 1), self._forker, log, self._receive_from_sidecar)
+            sidecar.send(self._writer_spec() if name == CHECKPOINTS else self._copier_spec())
+            self._sidecars[name] = sidecar
+        return self._sidecars[name]
 
     def _writer_spec(self) -> PersistSpec:
         given = self._assignment
@@ -136,7 +136,7 @@ class AgentSnapshots:
     def _copier_spec(self) -> CopySpec:
         return CopySpec(memory=self._assignment.memory, node=self._node)
 
-    def _hear_aide(self, aide: WorkerProcess, message: FromWorker) -> None:
+    def _receive_from_sidecar(self, sidecar: WorkerProcess, message: FromWorker) -> None:
         match message:
             case Persisted():
                 self._tell(message)
@@ -150,13 +150,13 @@ class AgentSnapshots:
         self._tell_held()
         self._tell(message)
 
-    def heard(self, notice: object) -> bool:
-        """A word of the fork server: is it about an aide?"""
+    def handle_fork_notice(self, notice: object) -> bool:
+        """Of the fork server; True: it was about a sidecar."""
         match notice:
-            case Forked(ticket=ticket, pid=pid) if aide := self._find(ticket):
-                aide.forked(pid)
-            case Exited(ticket=ticket) if aide := self._find(ticket):
-                self._bury(aide)
+            case Forked(ticket=ticket, pid=pid) if sidecar := self._find(ticket):
+                sidecar.forked(pid)
+            case Exited(ticket=ticket) if sidecar := self._find(ticket):
+                self._reap(sidecar)
             case Exited() if self._arenas is not None:
                 self._tell_held()  # what is left counts now
                 return False
@@ -165,13 +165,13 @@ class AgentSnapshots:
         return True
 
     def _find(self, ticket: int) -> WorkerProcess | None:
-        return next((aide for aide in self._aides.values() if aide.ticket == ticket), None)
+        return next((one for one in self._sidecars.values() if one.ticket == ticket), None)
 
-    def _bury(self, aide: WorkerProcess) -> None:
+    def _reap(self, sidecar: WorkerProcess) -> None:
         """The next time that there is something to do starts another."""
-        aide.ended()
-        del self._aides[aide.name]
-        if aide.name == COPIES and self._copying is not None:
+        sidecar.ended()
+        del self._sidecars[sidecar.name]
+        if sidecar.name == COPIES and self._copying is not None:
             self._copied(Copied(version=self._copying.version, error="its process has ended"))
 
     # The end.
@@ -182,7 +182,7 @@ class AgentSnapshots:
             self._arenas.lose()
 
     def close(self) -> None:
-        for aide in self._aides.values():
-            aide.give_back()
+        for sidecar in self._sidecars.values():
+            sidecar.give_back()
         if self._arenas is not None:
             self._arenas.close()

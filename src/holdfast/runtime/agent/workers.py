@@ -135,7 +135,7 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
     def ended(self) -> None:
-        """It is reaped: hear what it still said."""
+        """It is reaped: receive what it still sent."""
         self.read()
         self.give_back()
         self.pid = 0

@@ -1,7 +1,7 @@
 """The copier: moves one version of a worker's state into its arena while the worker waits.
 
 Theory of operation. A thread of idle priority stands behind a gate. The training thread opens the
-gate when it begins to wait for somebody and closes it when it goes on: two plain stores, no lock.
+gate when it begins to wait for another and closes it when it goes on: two plain stores, no lock.
 The thread copies chunk after chunk while the gate is open, and takes the checksum of each right
 behind it, while the bytes are still in the cache. A chunk under way when the gate closes is not
 broken off; since the thread has idle priority, the training thread is not kept from its core.
@@ -31,7 +31,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.chunks import Chunk, cut_chunks
 from holdfast.snapshot.copying.device_mover import DeviceMover
 from holdfast.snapshot.copying.movers import CopyJob, HostMover, Mover
-from holdfast.snapshot.copying.others import Nobody, Others
+from holdfast.snapshot.copying.others import Alone, Others
 from holdfast.snapshot.copying.priority import lower_thread, may_return, set_idle
 from holdfast.snapshot.memory.arena import Arena, Version
 
@@ -43,7 +43,7 @@ DEVICE_CHUNK_BYTES = 32 * 2**20
 
 SHALLOW, DEEP = 3, 10**6
 """Chunks handed to a device at once: few where messages want the bus after them; all of them where
-nobody does, so that the bus never stands idle because a thread is late.
+none does, so that the bus never stands idle because a thread is late.
 """
 
 _POLL_S = 0.0002
@@ -84,7 +84,7 @@ class Copier:
         """`chunk_bytes` 0: by the kind of device."""
         on_device = device is not None and device.type == "cuda"
         chunk_bytes = chunk_bytes or (DEVICE_CHUNK_BYTES if on_device else HOST_CHUNK_BYTES)
-        self._arena, self._others = arena, others or Nobody()
+        self._arena, self._others = arena, others or Alone()
         self.chunks: tuple[Chunk, ...] = cut_chunks(arena.layout, chunk_bytes)
         self._keys = tuple(dict.fromkeys(p.key for chunk in self.chunks for p in chunk.pieces))
         if on_device and any(not p.ends for chunk in self.chunks for p in chunk.pieces):
@@ -103,7 +103,7 @@ class Copier:
         self._is_stopped = False
         self._error: BaseException | None = None
         self._turn = threading.Lock()
-        """Held while a chunk is copied, and by whoever looks at the jobs."""
+        """Held while a chunk is copied, and by the thread that looks at the jobs."""
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread_id = 0
         self._thread = threading.Thread(target=self._run, daemon=True, name="snapshot copier")

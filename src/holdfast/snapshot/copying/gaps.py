@@ -2,7 +2,7 @@
 
 With a plan, the interpreter tells: it knows what it waits for, and the placement says in which
 waits copies may run. Without a plan, waits are found by themselves: every wait for a message or a
-collective of torch.distributed passes `Work.wait`, which is wrapped while somebody listens. (Not so
+collective of torch.distributed passes `Work.wait`, which is wrapped while a copier listens. (Not so
 the waits of functional collectives and compiled graphs. What finds no gap is copied before the next
 update, and counted.)
 """
@@ -71,8 +71,8 @@ class Stalls:
         self.seconds += copier.held_s()
 
     def wanted_interval(self, step_s: float, limit: float = LIMIT) -> int:
-        """The shortest interval at which this would have stayed within the limit. Everybody has
-        to use the longest that anybody wants.
+        """The shortest interval at which this would have stayed within the limit. All have to
+        use the longest that any of them wants.
         """
         each = self.seconds / max(1, self.num_versions)
         return max(1, ceil(each / (limit * step_s))) if step_s > 0 else 1
@@ -82,7 +82,7 @@ class Stalls:
 
 
 class NoGaps:
-    """Nobody copies anything."""
+    """Nothing is copied."""
 
     def waiting(self, key: SpanKey) -> None:
         pass
@@ -124,7 +124,7 @@ class PlacedCopies:
         self.place(placement)
 
     def place(self, placement: Placement) -> None:
-        """Use another placement from the next version on. Everybody must do so at one step, since
+        """Use another placement from the next version on. All workers must do so at one step, since
         all have to copy the same versions.
         """
         self.placement = placement
@@ -175,7 +175,7 @@ def place_workers(
     limit: float = LIMIT,
 ) -> dict[str, Placement]:
     """The placement of every worker of a plan, at one interval. Pure: where all have the same
-    timeline and costs, all find the same, so nobody has to be asked. To be called again when the
+    timeline and costs, all find the same, so nothing has to be asked. To be called again when the
     plan or the measured costs have changed.
     """
     lanes = timeline.layout.lane_of_worker

@@ -1,9 +1,9 @@
 """Which version do the others have? Asked before the oldest one in memory is overwritten.
 
 A worker has two slots. While it writes version v into one, the other must hold a version that is
-complete everywhere, or a death at that moment leaves no version that everybody has. So after
-every version, sealed or given up, everybody says so in one small all-reduce that nobody waits
-for; the next version is written once the answer is there. Everybody gets the same answer, so all
+complete everywhere, or a death at that moment leaves no version that all workers have. So
+after every version, sealed or given up, all say so in one small all-reduce, for which training does
+not wait; the next version is written once the answer is there. All get the same answer, so all
 keep the same version.
 """
 
@@ -21,16 +21,16 @@ from holdfast.snapshot.layout import Version
 class Others(Protocol):
     @property
     def complete(self) -> Version | None:
-        """The newest version that everybody is known to have."""
+        """The newest version that all are known to have."""
 
     def announce(self, version: Version, *, sealed: bool) -> None:
-        """Said of every version, by everybody, in the same order."""
+        """Said of every version, by all workers, in the same order."""
 
     def is_settled(self) -> bool:
         """Have all answered to everything? Never waits."""
 
 
-class Nobody:
+class Alone:
     """For a worker that is alone."""
 
     def __init__(self, complete: Version | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reading DCP directories: any box of any tensor, whoever wrote them.
+"""Reading DCP directories: any box of any tensor, whatever wrote them.
 
 Our directories hold parameters under the tensor's global name, moments under
 `optimizer.state.<name>.exp_avg` and so on: the keys of torchtitan, and of torch's own

@@ -3,9 +3,9 @@
 Theory of operation. All parts go into `step-N.part/`. A node writes one file with the entries that
 are given to it (`assign`: each entry to one node, what is left in parity only to the node with the
 parity), every chunk verified as it is read, and then a small record of what lies where in the
-file. Whoever finishes reads all records, refuses anything less than the whole state of one version,
-writes DCP's table of contents, then the marker, and renames the folder. A kill at any moment leaves
-a folder that nobody takes for a checkpoint; the next attempt begins anew.
+file. The process that finishes reads all records, refuses anything less than the whole state of one
+version, writes DCP's table of contents, then the marker, and renames the folder. A kill at any
+moment leaves a folder that is not taken for a checkpoint; the next attempt begins anew.
 
 The files are what `torch.distributed.checkpoint` itself would have written: each item a tensor in
 torch's own format, found by offset and length.
@@ -296,7 +296,7 @@ def write_checkpoint(
     holding = catalog.holding
     gap = next(holding.gaps(), None)
     if gap is not None:
-        raise HoldfastError(f"{holding.version} is not complete: nobody has {gap[0]} ({gap[1]})")
+        raise HoldfastError(f"{holding.version} is not complete: no node has {gap[0]} ({gap[1]})")
     clear_partial(partial_folder(root, holding.version))
     for number, node in enumerate(sorted(assign(holding))):
         write_part(root, node, catalog, values if number == 0 else None, pace)

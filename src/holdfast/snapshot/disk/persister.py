@@ -3,7 +3,7 @@
 The agent offers every version that has become complete; the persister takes one when the interval
 (steps or time) says so, or at once when it is demanded (redundancy used up, SIGTERM). Writing is
 done by its own thread at idle priority. A write that fails is reported and tried again, with the
-newest version offered meanwhile; it never reaches whoever offers.
+newest version offered meanwhile; it never reaches the caller of `offer`.
 """
 
 import logging
@@ -57,7 +57,7 @@ class Writer(Protocol):
     """Knows where versions are and how they are written."""
 
     def hold(self, version: Version) -> bool:
-        """Keep it from being overwritten from now on; called by whoever offers, so it is quick.
+        """Keep it from being overwritten from now on; called when it is offered, so it is quick.
         False: it is overwritten in part already, as training goes on all the while.
         """
 
@@ -189,7 +189,7 @@ class Persister:
             path = self._writer.write(version)
             removed = tuple(prune(path.parent, self._keep))
             done = Attempt(version, reason, self._clock() - begin, str(path), removed=removed)
-        except Exception as error:  # whatever it was: training goes on, and somebody is told
+        except Exception as error:  # whatever it was: training goes on, and it is reported
             text = f"{type(error).__name__}: {error}"
             done = Attempt(version, reason, self._clock() - begin, error=text)
         finally:

@@ -4,7 +4,7 @@ The plan that saved does not matter. Every wanted box is cut by the entries that
 piece comes from the first source that has it and fits its checksum (local memory, peers' memory,
 parity, storage of the same version), many at a time. What cannot be had of this version makes the
 whole load fail with its reasons: a target then holds nothing usable, and the caller goes on to the
-next older version, together with everybody else. Bytes of two versions never meet.
+next older version, together with all others. Bytes of two versions never meet.
 """
 
 from collections.abc import Iterator, Sequence
@@ -238,10 +238,10 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def fetch_other(catalog: Catalog, key: str) -> memoryview:
-    """The bytes of a small entry that belongs to no slice; CannotLoad if nobody has it."""
+    """The bytes of a small entry that belongs to no slice; CannotLoad if no source has it."""
     entry = catalog.holding.entries.get(key)
     if entry is None:
-        raise CannotLoad(catalog.version, [f"nobody has {key!r}"])
+        raise CannotLoad(catalog.version, [f"no source has {key!r}"])
     try:
         return memoryview(bytes(catalog.fetch(entry).data))
     except BytesLost as lost:

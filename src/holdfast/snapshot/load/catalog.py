@@ -52,7 +52,7 @@ class Catalog:
             self.entries.setdefault((entry.tensor, entry.kind), []).append(entry)
 
     def fetch(self, entry: LayoutEntry, start: int = 0, stop: int = -1) -> Fetched:
-        """Bytes `start` .. `stop - 1` of an entry; Lost if nobody can give them."""
+        """Bytes `start` .. `stop - 1` of an entry; BytesLost if no source can give them."""
         stop = entry.num_bytes if stop < 0 else stop
         chunk_bytes = self._chunk_bytes
         first, last = start // chunk_bytes, -(-stop // chunk_bytes)

@@ -20,7 +20,7 @@ from holdfast.snapshot.memory.job_memory import open_memories
 
 
 class CannotRestore(HoldfastError):
-    """A version cannot be had from anywhere, whoever said it was whole."""
+    """A version cannot be had from anywhere, although it was said to be whole."""
 
     def __init__(self, version: Version, why: str) -> None:
         super().__init__(f"{version}: {why}")

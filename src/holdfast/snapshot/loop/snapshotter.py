@@ -33,7 +33,7 @@ from holdfast.snapshot.arena_places import arena_bytes
 from holdfast.snapshot.copying.background import in_background
 from holdfast.snapshot.copying.copier import DEEP, Copier, CopyReport
 from holdfast.snapshot.copying.gaps import Stalls, WaitWatch
-from holdfast.snapshot.copying.others import Nobody, Others, group_of
+from holdfast.snapshot.copying.others import Alone, Others, group_of
 from holdfast.snapshot.layout import PARITY, Version
 from holdfast.snapshot.load.assemble import LoadReport
 from holdfast.snapshot.loop.loop_memory import LoopMemory
@@ -199,7 +199,7 @@ class Snapshotter:
     def _start(self, arenas: LoopArenas, held: Sequence[HeldTensor]) -> None:
         self._arenas = arenas
         device = next((one.local.device for one in held if one.local.is_cuda), None)
-        self._others = Nobody(self.loaded)
+        self._others = Alone(self.loaded)
         if self._ranks.is_joint:
             self._others = group_of(self._agreement_ranks.group, self.loaded)
         self._copier = Copier(arenas.own, device, self._others, chunk_bytes=self._chunk_bytes)

@@ -18,9 +18,10 @@ it is written. `seal` writes checksums, then the digest over version and checksu
 state. A process killed anywhere in between leaves a slot that is in progress, or whose digest does
 not fit: both read as empty. The other slot was not touched.
 
-*Pin.* Whoever reads a committed version for long may pin it in the slot's head, and the agent may
-hold some; `begin` takes another slot then. A hold gives way to a pin where there is no slot for
-both. Between looking and taking, either may come too late: whoever reads does so with verification.
+*Pin.* A process that reads a committed version for long may pin it in the slot's head, and the
+agent may hold some; `begin` takes another slot then. A hold gives way to a pin where there is no
+slot for both. Between looking and taking, either may come too late: every reader verifies what it
+reads.
 
 *Who.* One writer at a time: the agent reaps a worker before its arena is used again. What a dead
 writer left in progress stays marked until `abandon`, so that a second writer cannot slip in
@@ -313,7 +314,7 @@ class Arena:
                 self._write_state(number, _EMPTY)
 
     def close(self) -> None:
-        """Unmap, as far as nobody uses a view any more; the file and its content stay."""
+        """Unmap, as far as no view of it is in use; the file and its content stay."""
         if self.fd < 0:
             return
         os.close(self.fd)

@@ -1,9 +1,9 @@
 """Who owns the arenas of a node, and when their memory may be given back.
 
 The agent makes the arenas of its job and its death leaves them in place, for its successor to
-`adopt`. So that memory is not lost for ever when no successor comes, whoever starts a job removes
+`adopt`. So that memory is not lost for ever when no successor comes, the start of a job removes
 what is *provably* dead: the owner's process is gone (its id and its start, since ids are used
-again), and nobody holds the job's lock. Every process of a job that wants the memory kept holds
+again), and no process holds the job's lock. Every process of a job that wants the memory kept holds
 that lock, shared; the kernel lets go of it when the process ends, however it ends.
 
     holdfast-<job>-<worker>~<plan>          a worker's arena, under one plan

@@ -76,7 +76,7 @@ class CopyKeeper:
                     self._pull(copy, version, before)
 
     def _pull(self, copy: Arena, version: Version, before: Version | None) -> None:
-        copy.abandon()  # whoever wrote here before is gone
+        copy.abandon()  # the process that wrote here before is gone
         if copy.slot(version) is None:
             node = node_of(copy.layout.worker)
             layout = msgspec.structs.replace(copy.layout, node=node)

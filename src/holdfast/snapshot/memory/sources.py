@@ -1,6 +1,6 @@
 """Where bytes of a version can be read: the memory of this node, or of another.
 
-A source gives bytes as they are; it promises nothing about them. Whoever reads verifies.
+A source gives bytes as they are; it promises nothing about them. The reader verifies.
 """
 
 from collections.abc import Iterable
