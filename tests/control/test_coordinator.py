@@ -196,11 +196,13 @@ def test_the_job_files_changes_are_wanted_one_after_the_other():
 
 def test_the_next_look_is_soon_where_something_waits_for_a_time():
     job = Job(settle_ms=50, answer_ms=300).begin()
-    assert job.coordinator.next_deadline_ms(0) == CALM_MS
+    job.tick(1000)
+    deadline_ms = job.coordinator.next_deadline_ms
+    assert deadline_ms(1000) == 1000 + CALM_MS
     job.is_held = lambda name: True
     job.ledgers["n0.g0"].on_broken("no route")
     job.tell("n0.g0")
-    assert job.coordinator.next_deadline_ms(0) == 50
+    assert deadline_ms(1000) == 1050
     job.tick(50)
-    assert job.coordinator.next_deadline_ms(150) == 350
-    assert job.coordinator.next_deadline_ms(345) == 345 + SHORTEST_MS
+    assert deadline_ms(1200) == 1350
+    assert deadline_ms(1345) == 1345 + SHORTEST_MS

@@ -2,14 +2,13 @@ from holdfast.control.effects import Kill, Leave, Send, Start, Stop
 from holdfast.control.facts import (
     NodeConnected,
     NodeLost,
-    SnapshotKept,
     StopWanted,
     WorkerExited,
     WorkerHung,
 )
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.state import WorkerState
 from support.control_jobs import Job, small_plan
 
 
@@ -62,7 +61,7 @@ def answer(job: Job, *names: str) -> None:
 def test_an_order_that_was_refused_for_an_older_one_is_sent_again():
     """A worker that the last order leaves out is told so late, after a restore that needs it."""
     job = Job(small_plan(2, tensor=2)).begin()
-    job.take(SnapshotKept("n1", (Kept(worker="n1.g0", version=4, epoch=2, slots=((0, 0),)),)))
+    job.hold(4, epoch=2)
     job.is_held = lambda name: True
     job.take(WorkerExited(job.member("n3.g0"), "SIGKILL"))
     answer(job, "n0.g0", "n1.g0", "n2.g0")

@@ -1,10 +1,9 @@
 """Rounds as the coordinator holds them."""
 
 from holdfast.control.effects import Fail, Finish
-from holdfast.control.facts import NodeLost, SnapshotKept, StopWanted, WorkerExited, WorkerHung
+from holdfast.control.facts import NodeLost, StopWanted, WorkerExited, WorkerHung
 from holdfast.control.journal_entries import NumberTaken, Ordered
 from holdfast.control.order import Freeze, Order
-from holdfast.control.state import Kept
 from support.control_jobs import Job, small_plan
 
 
@@ -12,10 +11,6 @@ def crash(job: Job, name: str) -> None:
     member = job.member(name)
     del job.ledgers[name]
     job.take(WorkerExited(member, "SIGKILL"))
-
-
-def kept(version: int, epoch: int = 1) -> Kept:
-    return Kept(worker="n1.g0", version=version, epoch=epoch, slots=((0, 0),))
 
 
 def test_a_death_ends_in_an_order_for_those_who_are_left():
@@ -61,7 +56,7 @@ def test_a_second_death_does_not_hold_the_round_up():
 def test_lost_state_comes_back_from_a_snapshot():
     job = Job().begin()
     job.is_held = lambda name: True
-    job.take(SnapshotKept("n1", (kept(4),)))
+    job.hold(4, "n1")
     crash(job, "n0.g0")
     job.is_held = lambda name: False
     crash(job, "n1.g0")
@@ -82,14 +77,14 @@ def test_without_one_the_job_fails():
 
 def test_nothing_is_rolled_back_while_all_nodes_are_away():
     job = Job(lost_after_ms=100).begin()
-    job.take(SnapshotKept("n1", (kept(4),)))
+    job.hold(4, "n1")
     before = job.last
     for node in ("n0", "n1"):
         job.take(NodeLost(node))
     job.tick(100)
     job.tick(30_000)
     assert job.last == before
-    job.connect("n1", kept=(kept(4),))
+    job.connect("n1", arenas=job.arenas("n1", 4))
     assert (job.last.kind, sorted(job.last.incarnations)) == ("recover", ["n1.g0"])
 
 
@@ -118,7 +113,7 @@ def joined_by_one(**options) -> Job:
 
 def test_joiners_at_version_0_do_not_take_the_job_back_past_a_snapshot():
     job = joined_by_one()
-    job.take(SnapshotKept("n0", (kept(4),)))
+    job.hold(4, "n0")
     crash(job, "n0.g0")
     assert (job.last.kind, job.last.version) == ("restore", 4)
 
@@ -132,8 +127,7 @@ def test_joiners_at_version_0_do_not_prove_that_no_step_was_done():
 
 def test_a_snapshot_of_the_first_step_is_newer_than_the_beginning():
     job = Job(small_plan(2, 2)).begin()
-    slots = ((0, 0), (1, 0))
-    job.take(SnapshotKept("n0", (Kept(worker="n0.g0", version=1, epoch=1, slots=slots),)))
+    job.hold(1)
     job.is_held = lambda name: name == "n2.g0"
     crash(job, "n0.g0")
     crash(job, "n2.g0")
@@ -147,7 +141,7 @@ def ends(job: Job) -> list[int]:
 def test_a_stop_after_the_death_of_all_workers_ends_at_the_newest_snapshot():
     job = Job().begin()
     job.is_held = lambda name: True
-    job.take(SnapshotKept("n1", (kept(4),)))
+    job.hold(4, "n1")
     places, job.places = job.places, {}
     for name in ("n0.g0", "n1.g0"):
         job.take(NodeLost(name.partition(".")[0]))
@@ -156,14 +150,14 @@ def test_a_stop_after_the_death_of_all_workers_ends_at_the_newest_snapshot():
     assert not ends(job)
     job.take(StopWanted("SIGTERM"))
     job.connect("n0")
-    job.connect("n1", kept=(kept(4),))
+    job.connect("n1", arenas=job.arenas("n1", 4))
     assert ends(job) == [4]
     assert job.coordinator.is_over
 
 
 def test_a_stop_right_before_the_death_of_all_workers_ends_at_the_newest_snapshot():
     job = Job().begin()
-    job.take(SnapshotKept("n1", (kept(4),)))
+    job.hold(4, "n1")
     job.is_held = lambda name: True
     job.take(StopWanted("SIGTERM"))
     crash(job, "n0.g0")
@@ -183,8 +177,7 @@ def test_a_stop_without_any_snapshot_fails_as_the_loss_does():
 
 def test_a_stop_while_state_is_lost_does_not_wait_for_workers_that_are_not_started_any_more():
     job = Job(small_plan(2, 2)).begin()
-    slots = ((0, 0), (1, 0))
-    job.take(SnapshotKept("n1", (Kept(worker="n1.g0", version=4, epoch=1, slots=slots),)))
+    job.hold(4)
     job.take(StopWanted("SIGTERM"))
     job.is_held = lambda name: name == "n2.g0"
     crash(job, "n0.g0")

@@ -1,7 +1,7 @@
 from holdfast.control.facts import NodeConnected
 from holdfast.control.report import Member
 from holdfast.control.roster import Roster
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.state import WorkerState
 
 ONE, TWO = Member("n0.g0", 1), Member("n0.g1", 1)
 
@@ -29,16 +29,6 @@ def test_a_lost_node_is_given_time():
     assert node.is_lost(150, 50)
     roster.connect(connected(ONE))
     assert roster.is_reachable(ONE)
-
-
-def test_a_dead_node_takes_its_snapshots_along():
-    kept = Kept(worker="n0.g0", version=1, epoch=1, slots=())
-    roster = Roster()
-    roster.connect(connected(ONE, kept=(kept,)))
-    assert roster.kept() == [kept]
-    assert roster.bury("n0") == [ONE]
-    assert roster.kept() == []
-    assert roster.nodes["n0"].is_lost(0, 50)
 
 
 def test_nodes_that_should_be_there_are_away_until_they_come():

@@ -1,7 +1,7 @@
 import msgspec
 
 from holdfast.control.report import Member, WorkerReport
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.state import WorkerState
 
 
 def test_a_state_travels_with_its_report():
@@ -24,8 +24,3 @@ def test_what_was_never_said_is_the_state_of_a_fresh_process():
     state = WorkerState(member=Member("n0.g0", 1))
     assert not state.said_hello
     assert (state.epoch, state.round, state.pending) == (0, 0, 0)
-
-
-def test_parts_of_snapshots_travel():
-    kept = Kept(worker="n0.g0", version=4, epoch=2, slots=((0, 0), (1, 2)))
-    assert msgspec.json.decode(msgspec.json.encode(kept), type=Kept) == kept

@@ -8,12 +8,17 @@ from holdfast.control.facts import Fact, NodeConnected, Tick, WorkerTold
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member, Outcome
-from holdfast.control.settings import ControlSettings
+from holdfast.control.settings import ControlSettings, SnapshotSettings
+from holdfast.control.snapshots.messages import NodeHolds
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import TensorSpec, Unit
 from holdfast.plan.workers import node_of
+from holdfast.snapshot.arena_plan import SnapshotOptions
+from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.share import plan_digest
 
 
 def small_plan(replicas: int = 2, stages: int = 1, **options: object) -> Plan:
@@ -38,7 +43,8 @@ def outcome(step: int, epoch: int = 1) -> Outcome:
 class Job:
     def __init__(self, plan: Plan | None = None, spares: tuple[str, ...] = (), **options: object):
         self.plan = plan or small_plan()
-        self.settings = ControlSettings(plan=self.plan, **options)
+        snapshots = SnapshotSettings(options=SnapshotOptions(job="test"))
+        self.settings = ControlSettings(plan=self.plan, **{"snapshots": snapshots, **options})
         self.journal: list[JournalEntry] = []
         self.ledgers: dict[str, WorkerPosition] = {}
         self.said: list[str] = []
@@ -69,6 +75,17 @@ class Job:
         )
         places = tuple(self.places[node])
         self.take(NodeConnected(node=node, agent="a1", places=places, workers=states, **fields))
+
+    def arenas(self, node: str, version: int, epoch: int = 1) -> tuple[HeldArena, ...]:
+        """What a node holds of a version, of the workers that have a seat in the plan."""
+        digest, versions = plan_digest(self.plan), (Version(version, epoch),)
+        names = [name for name in self.places[node] if name in self.plan.seats]
+        return tuple(HeldArena(name, digest, versions) for name in names)
+
+    def hold(self, version: int, *nodes: str, epoch: int = 1) -> None:
+        """These nodes, or all, have a version in their memory."""
+        for node in nodes or tuple(self.places):
+            self.take(NodeHolds(node=node, arenas=self.arenas(node, version, epoch)))
 
     def restart(self) -> None:
         """A new coordinator, which knows nothing but the journal."""

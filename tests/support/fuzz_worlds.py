@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from random import Random
 
-from holdfast.control.settings import ControlSettings
+from holdfast.control.settings import ControlSettings, SnapshotSettings
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.coverage import Coverage
+from holdfast.sim.fuzz.memory import OPTIONS
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.shapes import JobShape
 from holdfast.sim.fuzz.worker import Worker
@@ -20,6 +21,7 @@ def make(
     other: Plan | None = None,
     spares: tuple[str, ...] = (),
     seed: int = 1,
+    is_one_machine: bool = False,
     **options: object,
 ) -> World:
     plan = plan or small_plan(2, 2)
@@ -28,8 +30,10 @@ def make(
         places.setdefault(node_of(name), []).append(name)
     shape = JobShape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
     times = {"settle_ms": 20, "answer_ms": 300, "lost_after_ms": 250, "max_restarts": 100}
-    settings = ControlSettings(plan=plan, **{**times, **options})
-    world = World(Random(seed), shape, settings, WorldDelays(), [Coverage(), *checkers])
+    snapshots = SnapshotSettings(options=OPTIONS)
+    settings = ControlSettings(plan=plan, snapshots=snapshots, **{**times, **options})
+    pace = WorldDelays(is_one_machine=is_one_machine)
+    world = World(Random(seed), shape, settings, pace, [Coverage(), *checkers])
     world.office.open()
     return world
 

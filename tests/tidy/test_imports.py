@@ -77,7 +77,7 @@ DIRECTIONS = {
         "it shows what was decided; the simulator uses it, so no torch",
     ),
     "sim": direction(
-        "plan schedule planner control detect observe",
+        "plan schedule planner control detect snapshot observe",
         "numpy scipy msgspec",
         "the same code at 100,000 devices: no engine, no processes, no torch",
     ),
@@ -145,7 +145,8 @@ def _objection(module: Module, rule: Direction, name: str) -> str | None:
         known = target in DIRECTIONS and target != ""
         if known and target not in rule.ours | {module.package}:
             return f"{module.package or 'holdfast'} may not ({rule.reason})"
-        if module.is_pure and target in PURE_FOLDERS and not _is_of_pure_file(rest):
+        takes_only_pure = module.is_pure or module.package == "sim"
+        if takes_only_pure and target in PURE_FOLDERS and not _is_of_pure_file(rest):
             return "what is pure may import of it only the files directly in its folder"
         return None
     if top in sys.stdlib_module_names:

@@ -16,16 +16,16 @@ from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.deadlines import next_deadline_ms
 from holdfast.control.delivery import Sender
 from holdfast.control.effects import Disconnect, Effect, Fail, StepsRecorded, ToAllNodes
-from holdfast.control.ending import Failure, GivingUp, said
+from holdfast.control.ending import GivingUp, said
 from holdfast.control.facts import (
     Beat,
+    CheckpointsFound,
     EpochReported,
     Fact,
     NodeConnected,
     NodeDead,
     NodeLost,
     PlanWanted,
-    SnapshotKept,
     StepReported,
     StopWanted,
     WorkerExited,
@@ -35,17 +35,19 @@ from holdfast.control.facts import (
     WorkerTold,
     sender_of,
 )
+from holdfast.control.giving_up import blame_all, give_up_if_due
 from holdfast.control.hang_monitor import HangMonitor
-from holdfast.control.job_events import AllReady, JobEvent, StepCompleted, WorkerBlamed
+from holdfast.control.job_events import AllReady, JobEvent, StepCompleted
 from holdfast.control.journal_entries import Ended, JournalEntry, StopAsked, TermBegun, Wanted
 from holdfast.control.planned import begin_job, follow_change, order_change, void
 from holdfast.control.planned_change_queue import PlannedChangeQueue
 from holdfast.control.recovery import begin_if_needed, decide_if_answered
 from holdfast.control.report import Member
 from holdfast.control.settings import ControlSettings
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
+from holdfast.control.state import WorkerState
 from holdfast.control.step_aggregator import HoldersDiffer, Recorded
-from holdfast.control.verdicts import Blame, judge, suspects
+from holdfast.control.verdicts import Blame, judge
 from holdfast.control.view import CoordinatorView
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
@@ -55,6 +57,10 @@ LOOK_AGAIN_MS = 1000
 """Some answers change with time alone: who may be started again, who is lost for good."""
 WATCH_MS = 100
 """How often, at most, hangs are looked for and agents are told which steps are recorded."""
+
+
+LAST_WRITE_MS = 60_000
+"""How long the end of a job waits for its last checkpoint."""
 
 
 class Coordinator:
@@ -85,6 +91,8 @@ class Coordinator:
         self._expected: dict[str, None] = {}
         self._last_look: tuple[object, ...] = ()
         self._looked_ms = self._watched_ms = self._num_recorded = 0
+        self._last_write_ms: int | None = None
+        """Until when the last checkpoint is awaited; None: it is not."""
 
     @property
     def term(self) -> int:
@@ -93,10 +101,6 @@ class Coordinator:
     @property
     def is_over(self) -> bool:
         return self._desk.past.ended is not None
-
-    def snapshots(self) -> list[Kept]:
-        """All parts that are known to be in reach."""
-        return self._desk.roster.kept()
 
     def take(self, fact: Fact, now_ms: int) -> list[Effect]:
         desk = self._desk
@@ -114,6 +118,7 @@ class Coordinator:
         if not self._is_gathering or self._has_gathered():
             self._act()
             self._sender.send_due(touched)
+        self._finish_if_written()
         return desk.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -139,11 +144,12 @@ class Coordinator:
         match fact:
             case NodeConnected():
                 return self._connected(fact)
-            case NodeLost(node=node):
+            case NodeLost(node=node, left=left):
                 desk.roster.lose(node, desk.now_ms)
+                desk.snapshots.lost(node, left)
                 self._hangs.suspend()
-            case NodeDead(node=node, reason=reason, will_return=will_return):
-                self._node_dead(node, reason, will_return=will_return)
+            case NodeDead():
+                self._node_dead(fact)
             case Beat(sent_ms=sent_ms, places=places):
                 moved = self._hangs.beat(places, sent_ms, desk.now_ms)
                 desk.clear(moved)
@@ -158,9 +164,8 @@ class Coordinator:
                 desk.suspected[member] = reason or "it makes no progress"
             case WorkerFailing() | StepReported() | EpochReported():
                 self._reported(fact)
-            case SnapshotKept(node=node, kept=kept):
-                if node in desk.roster.nodes:
-                    desk.roster.nodes[node].kept = kept
+            case NodeHolds() | Persisted() | Copied() | Unloadable() | CheckpointsFound():
+                self._told_of_snapshots(fact)
             case PlanWanted(plan=plan, reason=reason, at_step=at_step):
                 self._want(plan, reason, at_step)
             case StopWanted(reason=reason):
@@ -168,9 +173,10 @@ class Coordinator:
                 void(desk, "the job stops")
         return []
 
-    def _node_dead(self, node: str, reason: str, *, will_return: bool) -> None:
-        desk = self._desk
-        dead = dict.fromkeys(desk.roster.bury(node, will_return=will_return))
+    def _node_dead(self, fact: NodeDead) -> None:
+        desk, node, reason = self._desk, fact.node, fact.reason
+        dead = dict.fromkeys(desk.roster.bury(node, will_return=fact.will_return))
+        desk.snapshots.lost(node, fact.left)
         dead.update(dict.fromkeys(self._members_on(node)))
         desk.gone.update((member, reason or f"{node} is dead") for member in dead)
         for member in dead:
@@ -206,12 +212,31 @@ class Coordinator:
         except HoldersDiffer as error:
             desk.fail(str(error))
 
+    def _told_of_snapshots(
+        self, fact: NodeHolds | Persisted | Copied | Unloadable | CheckpointsFound
+    ) -> None:
+        desk, snapshots = self._desk, self._desk.snapshots
+        match fact:
+            case NodeHolds(node=node, arenas=arenas, waits_s=waits_s):
+                desk.effects += snapshots.update(node, arenas, waits_s)
+            case Persisted():
+                snapshots.written(fact)
+                if self._last_write_ms is not None and snapshots.is_last(fact):
+                    self._last_write_ms = desk.now_ms
+            case Copied():
+                snapshots.copied(fact)
+            case Unloadable(version=version, reason=reason):
+                desk.effects += snapshots.refuse(version, reason)
+            case CheckpointsFound(checkpoints=checkpoints):
+                snapshots.found_on_disk(checkpoints)
+
     def _happened(self, events: Sequence[JobEvent]) -> None:
         desk = self._desk
         desk.happened(events)
         for event in events:
             if isinstance(event, StepCompleted):
                 self._hangs.stepped(event.report.epoch, event.seconds, desk.now_ms)
+                desk.snapshots.stepped(event.seconds)
 
     def _want(self, plan: Plan, reason: str, at_step: int) -> None:
         desk = self._desk
@@ -227,6 +252,7 @@ class Coordinator:
         for member in desk.roster.on_node(fact.node):
             self._hangs.gone(member.name)
         vanished = dict.fromkeys(desk.roster.connect(fact))
+        desk.snapshots.connected(fact.node, fact.arenas)
         here = [state.member for state in fact.workers]
         missing = [m for m in self._members_on(fact.node) if m not in here]
         vanished.update(dict.fromkeys(missing))
@@ -279,6 +305,7 @@ class Coordinator:
         desk.suspected.update(found.hung)
         desk.stopped = tuple(self._hangs.stopped())
         desk.effects += [Disconnect(node) for node in found.lost_nodes]
+        desk.effects += desk.snapshots.look()
         if desk.steps.next_step > self._num_recorded:
             self._num_recorded = desk.steps.next_step
             desk.effects.append(ToAllNodes(StepsRecorded(step=self._num_recorded)))
@@ -288,7 +315,7 @@ class Coordinator:
         assert self._born_ms is not None
         if desk.past.ended is None:
             if self._giving_up.is_strict:
-                self._blame_all()
+                blame_all(desk, self._giving_up)
             else:
                 judge(desk)
             follow_change(desk)
@@ -301,24 +328,9 @@ class Coordinator:
                 order_change(desk)
             self._end_if_done()
         if desk.past.ended is None:
-            self._give_up_if_due()
+            give_up_if_due(desk, self._giving_up, self.view.plan)
         if not self._giving_up.has_failures:
             self._sender.start_missing()
-
-    def _blame_all(self) -> None:
-        """Where failures are not recovered from, each is one to end with."""
-        desk = self._desk
-        for member, how in desk.gone.items():
-            failure = Failure(member.name, how, is_consequence=False)
-            self._giving_up.failed(failure, desk.now_ms)
-        desk.gone.clear()
-        for member, why in suspects(desk).items():
-            failure = Failure(member.name, f"hangs: {why}", is_consequence=False)
-            self._giving_up.failed(failure, desk.now_ms)
-        for member in desk.standing.broken:
-            broken = desk.roster.states[member].broken
-            failure = said(member.name, broken, is_consequence=True)
-            self._giving_up.failed(failure, desk.now_ms)
 
     def _begin_if_ready(self) -> None:
         desk = self._desk
@@ -328,18 +340,19 @@ class Coordinator:
         if self._is_ready and (wanted := self._changes.due()) is not None:
             self._want(wanted.plan, wanted.reason, wanted.at_step)
 
-    def _give_up_if_due(self) -> None:
-        desk, step = self._desk, self._desk.steps.next_step
-        done = f"after {step} step{'' if step == 1 else 's'}"
-        cause = self._giving_up.cause(desk.now_ms)
-        if cause is not None:
-            plan = self.view.plan
-            role = plan.role(cause.worker) if cause.worker in plan.seats else "no role yet"
-            desk.happened([WorkerBlamed(cause.worker, role, step, cause.why)])
-            desk.last_words = ""
-            desk.fail(f"worker {cause.worker} ({role}) {cause.why}, {done}", cause.worker)
-        elif self._giving_up.is_stuck(desk.now_ms):
-            desk.fail(f"no worker has made progress for a long time, {done}")
+    def _finish_if_written(self) -> None:
+        """The end is said when the newest version is on disk, or was awaited for long enough."""
+        desk = self._desk
+        if desk.end is None:
+            return
+        if self._last_write_ms is None:
+            desk.effects += desk.snapshots.look()
+            asked = desk.snapshots.persist_last(desk.end.reason)
+            desk.effects += asked
+            self._last_write_ms = desk.now_ms + LAST_WRITE_MS if asked else desk.now_ms
+        if desk.now_ms >= self._last_write_ms:
+            desk.effects.append(desk.end)
+            desk.end = None
 
     def _is_news(self) -> bool:
         """Could the answer to "which change is next" differ from the last time?"""
@@ -358,8 +371,10 @@ class Coordinator:
 
     def _say_the_end(self, ended: Ended) -> None:
         """A successor says it again: the launcher may not know."""
-        end = Fail(ended.reason) if ended.is_failure else self._desk.end_of(ended.version)
-        self._desk.effects.append(end)
+        if ended.is_failure:
+            self._desk.effects.append(Fail(ended.reason))
+        else:
+            self._desk.end = self._desk.end_of(ended.version)
 
     def _seated(self) -> dict[Member, WorkerState]:
         last = self._desk.past.last

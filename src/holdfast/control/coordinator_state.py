@@ -13,6 +13,7 @@ from holdfast.control.report import Member
 from holdfast.control.roster import Roster
 from holdfast.control.rounds import Round
 from holdfast.control.settings import ControlSettings
+from holdfast.control.snapshots.coordination import SnapshotCoordination
 from holdfast.control.step_aggregator import Recorded, StepAggregator
 from holdfast.plan.workers import node_of
 
@@ -24,6 +25,7 @@ class CoordinatorState:
         self.roster = Roster()
         self.standing = MemberStatus(self.past, self.roster)
         self.steps = StepAggregator(settings.first_step)
+        self.snapshots = SnapshotCoordination(settings.snapshots, self.past, self.roster)
         self.round: Round | None = None
         self.shares: dict[str, Share] = {}
         """Of the last order, if it was decided in this term."""
@@ -41,6 +43,8 @@ class CoordinatorState:
         """Since when some members of an order are not in it, and it is due."""
         self.vain_rounds = 0
         """Held because an order was not entered in time, one after the other."""
+        self.end: Finish | None = None
+        """To be said once the last checkpoint is written."""
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.changes = 0
@@ -85,7 +89,7 @@ class CoordinatorState:
         """The job is over with this version."""
         self.record(Ended("done", version=version))
         self.decided(f"done at version {version}" + (f": {reason}" if reason else ""))
-        self.effects.append(self.end_of(version))
+        self.end = self.end_of(version)
 
     def end_of(self, version: int) -> Finish:
         outcome, reason = outcome_at(version, self.settings.num_steps, self.past.stop)

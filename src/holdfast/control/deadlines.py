@@ -46,4 +46,6 @@ def _deadlines(desk: CoordinatorState, born_ms: int) -> list[int]:
     found += [node.lost_ms + after_ms for node in away if not node.is_dead]
     found.append(born_ms + settings.lost_after_ms)
     found += entering_deadline_ms(desk)
+    if desk.snapshots.is_changed or desk.end is not None:
+        found.append(desk.now_ms + CALM_MS)
     return [at_ms for at_ms in found if at_ms > desk.now_ms]

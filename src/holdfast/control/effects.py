@@ -9,6 +9,7 @@ from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
+from holdfast.control.snapshots.messages import Copy, DropArenas, Persist, SnapshotEvery
 
 
 class Void(msgspec.Struct, frozen=True, tag="void"):
@@ -70,7 +71,7 @@ class StepsRecorded(Message, frozen=True, kw_only=True):
     step: int
 
 
-NodeMessage = StepsRecorded
+NodeMessage = StepsRecorded | SnapshotEvery | DropArenas | Persist | Copy
 
 
 class ToNode(msgspec.Struct, frozen=True):

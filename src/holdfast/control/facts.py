@@ -6,10 +6,13 @@ import msgspec
 
 from holdfast.control.message import Message
 from holdfast.control.report import Member
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
+from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
+from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
 
 
 class NodeConnected(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +26,8 @@ class NodeConnected(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerState, ...] = ()
     """All whose process exists. A worker that is not here has exited and is reaped."""
     pids: dict[str, int] = {}
-    kept: tuple[Kept, ...] = ()
+    arenas: tuple[HeldArena, ...] = ()
+    """What its memory holds of snapshots."""
 
 
 class NodeLost(msgspec.Struct, frozen=True):
@@ -31,6 +35,8 @@ class NodeLost(msgspec.Struct, frozen=True):
 
     node: str
     reason: str = ""
+    left: tuple[HeldArena, ...] = ()
+    """What of its memory can still be read."""
 
 
 class NodeDead(msgspec.Struct, frozen=True):
@@ -40,6 +46,8 @@ class NodeDead(msgspec.Struct, frozen=True):
     reason: str = ""
     will_return: bool = False
     """It is started again, without anything."""
+    left: tuple[HeldArena, ...] = ()
+    """What of its memory can still be read."""
 
 
 class ProgressPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -118,11 +126,10 @@ class WorkerHung(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class SnapshotKept(msgspec.Struct, frozen=True):
-    """All that an agent's memory holds by now."""
+class CheckpointsFound(msgspec.Struct, frozen=True):
+    """All valid checkpoints of this run, and their folders."""
 
-    node: str
-    kept: tuple[Kept, ...]
+    checkpoints: dict[Version, str]
 
 
 class PlanWanted(msgspec.Struct, frozen=True):
@@ -153,7 +160,11 @@ Fact = (
     | WorkerHung
     | StepReported
     | EpochReported
-    | SnapshotKept
+    | NodeHolds
+    | Persisted
+    | Copied
+    | Unloadable
+    | CheckpointsFound
     | PlanWanted
     | StopWanted
     | Tick
@@ -163,7 +174,7 @@ Fact = (
 def sender_of(fact: Fact) -> str:
     """The node whose agent has sent it; empty: it does not come from an agent."""
     match fact:
-        case NodeConnected(node=node) | Beat(node=node) | SnapshotKept(node=node):
+        case NodeConnected(node=node) | Beat(node=node) | NodeHolds(node=node):
             return node
         case WorkerTold(state=state):
             return node_of(state.member.name)

@@ -8,7 +8,6 @@ from holdfast.control.order import FullPlan, Order
 from holdfast.control.planned import use_spares
 from holdfast.control.report import Member
 from holdfast.control.rounds import NeedsRestore, Round, RoundDecision, decide, is_late
-from holdfast.control.snapshots import newest_whole
 from holdfast.control.verdicts import Blame, accuse
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
@@ -166,9 +165,9 @@ def _roll_back(desk: CoordinatorState, held: Round, reason: str) -> None:
 
 
 def _stop_there(desk: CoordinatorState, held: Round, reason: str) -> None:
-    snapshot = newest_whole(desk.past, desk.roster.kept())
+    snapshot = desk.snapshots.newest_loadable()
     if snapshot is not None:
-        desk.finish(snapshot.version, f"asked to stop, and {reason}")
+        desk.finish(snapshot.step, f"asked to stop, and {reason}")
     elif _has_no_step(desk, held):
         desk.finish(desk.settings.first_step, "asked to stop before the first step")
     else:
@@ -187,10 +186,10 @@ def _begin_anew(
         at_step=desk.settings.first_step,
         reason=reason,
     )
-    snapshot = newest_whole(desk.past, desk.roster.kept())
+    snapshot = desk.snapshots.newest_loadable()
     if snapshot is not None:
-        why = f"back to version {snapshot.version}: {reason}"
-        return order_with(order, version=snapshot.version, agreed_in=snapshot.epoch, reason=why)
+        why = f"back to version {snapshot.step}: {reason}"
+        return order_with(order, version=snapshot.step, agreed_in=snapshot.agreed_in, reason=why)
     if _has_no_step(desk, held):
         return order
     _fail_without_snapshot(desk, reason)

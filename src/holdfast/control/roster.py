@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.control.facts import NodeConnected
 from holdfast.control.report import Member
-from holdfast.control.state import Kept, WorkerState
+from holdfast.control.state import WorkerState
 from holdfast.plan.workers import node_of
 
 
@@ -23,7 +23,6 @@ class Node(msgspec.Struct, kw_only=True):
     is_dead: bool = False
     will_return: bool = False
     """Dead, but to be started again."""
-    kept: tuple[Kept, ...] = ()
 
     def is_lost(self, now_ms: int, after_ms: int) -> bool:
         return self.is_dead or (not self.is_connected and now_ms - self.lost_ms >= after_ms)
@@ -67,7 +66,6 @@ class Roster:
             agent=fact.agent,
             places=fact.places,
             is_connected=True,
-            kept=fact.kept,
         )
         return vanished
 
@@ -80,7 +78,7 @@ class Roster:
     def bury(self, node: str, *, will_return: bool = False) -> list[Member]:
         """A node is dead; the processes that died with it."""
         known = self.nodes.setdefault(node, Node(name=node))
-        known.is_connected, known.is_dead, known.kept = False, True, ()
+        known.is_connected, known.is_dead = False, True
         known.will_return = will_return
         self.away[node] = None
         dead = self.on_node(node)
@@ -115,9 +113,6 @@ class Roster:
 
     def is_reachable(self, member: Member) -> bool:
         return node_of(member.name) in self.nodes and node_of(member.name) not in self.away
-
-    def kept(self) -> list[Kept]:
-        return [part for node in self.nodes.values() if node.is_connected for part in node.kept]
 
     # Starts
 

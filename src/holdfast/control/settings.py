@@ -6,6 +6,16 @@ import msgspec
 
 from holdfast.control.worker_reports import Planned
 from holdfast.plan.plan import Plan
+from holdfast.snapshot.arena_plan import SnapshotOptions
+
+
+class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
+    options: SnapshotOptions | None = None
+    """None: there are no snapshots in memory."""
+    persists: bool = False
+    """Checkpoints are written."""
+    max_cost: float = 0.0
+    """Of the time of a step; 0: the interval stays as it is."""
 
 
 class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +35,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     hangs.
     """
     hang_multiple: int = 6
+    snapshots: SnapshotSettings = SnapshotSettings()
     mode: Literal["exact", "fast"] = "exact"
     first_step: int = 0
     settle_ms: int = 50

@@ -5,7 +5,7 @@ have been lost: the coordinator acts on states, not on events.
 
 import msgspec
 
-from holdfast.control.report import Member, Slot, WorkerReport
+from holdfast.control.report import Member, WorkerReport
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,13 +37,3 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     """It has finished the last step and waits for leave."""
     report: WorkerReport | None = None
     """Of `round`, while it is frozen."""
-
-
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a snapshot in an agent's memory."""
-
-    worker: str
-    version: int
-    epoch: int
-    """In which the step before `version` was agreed: its plan numbers the slots."""
-    slots: tuple[Slot, ...]

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.control.snapshots.messages import Copied, Copy
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.agent.sidecars import run_copying
 from holdfast.runtime.wire.frames import BY_WORKER, FROM_WORKER, Channel
-from holdfast.runtime.wire.snapshot_messages import Copied, Copy, CopySpec
+from holdfast.runtime.wire.snapshot_messages import CopySpec
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.arena import Arena
 from holdfast.snapshot.memory.peer_copies import CopyFailed, CopyKeeper

@@ -4,6 +4,14 @@ import asyncio
 
 import pytest
 
+from holdfast.control.snapshots.messages import (
+    Copied,
+    Copy,
+    DropArenas,
+    NodeHolds,
+    Persist,
+    Persisted,
+)
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.agent import snapshots as agent_snapshots
 from holdfast.runtime.agent.snapshots import AgentSnapshots
@@ -13,13 +21,7 @@ from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
-    Copied,
-    Copy,
     CopySpec,
-    DropArenas,
-    Keeps,
-    Persist,
-    Persisted,
     PersistSpec,
     Sealed,
 )
@@ -135,7 +137,7 @@ def test_a_sealed_version_is_told(agent, told):
     ask(agent, Process(), MINE)
     agent.receive(Process(), Sealed(plan=MINE.plan, version=V1, wait_s=0.5))
     (keeps,) = told
-    assert isinstance(keeps, Keeps)
+    assert isinstance(keeps, NodeHolds)
     assert [held.worker for held in keeps.arenas] == ["n0.g0"]
     assert keeps.waits_s == {Process().name: 0.5}
 
@@ -176,7 +178,8 @@ def test_copies_are_made_by_a_process_of_their_own(agent, told):
     keeper = agent._sidecars["copies"]
     assert keeper.sent == [CopySpec(memory="j", node="n0"), copy]
     agent._receive_from_sidecar(keeper, Copied(version=V1))
-    assert [type(message) for message in told] == [Keeps, Copied], "what it has, then that it is"
+    kinds = [type(message) for message in told]
+    assert kinds == [NodeHolds, Copied], "what it has, then that it is"
 
 
 def test_a_process_that_ended_has_not_copied(agent, told):
@@ -198,7 +201,7 @@ def test_when_a_worker_ends_it_is_told_what_is_left(agent, told, tmp_path):
     for path in tmp_path.glob("*~*"):
         path.unlink()
     assert not agent.handle_fork_notice(Exited(77, -9))
-    assert told == [Keeps(arenas=())]
+    assert told == [NodeHolds(node="n0", arenas=())]
 
 
 def test_a_lost_node_has_no_memory(agent, tmp_path):

@@ -9,7 +9,7 @@ def test_a_node_dies_with_everything_on_it_and_comes_back_empty():
     victim = worker(world, "n0.g0")
     agent.crash()
     assert not victim.is_alive
-    assert (agent.workers, agent.kept) == ({}, [])
+    assert (agent.workers, agent.arenas) == ({}, {})
     agent.boot()
     until(world, lambda: world.coverage["changes entered by all"] > 0)
     assert worker(world, "n0.g0").member == Member("n0.g0", 2)

@@ -29,12 +29,6 @@ def test_elements_of_slots_and_workers_agree():
         assert found == sorted(layout.held[worker])
 
 
-def test_every_slot_is_saved_once():
-    layout = SymbolicLayout(plan(WHOLE, CUT))
-    saved = [slot for slots in layout.saved_by.values() for slot in slots]
-    assert sorted(saved) == sorted(layout.members)
-
-
 def test_a_tied_tensor_is_added_to_by_both_units_and_fed_once():
     layout = SymbolicLayout(plan(WHOLE, CUT))
     tied = [slot for slot, adders in layout.adders.items() if adders == (0, 1)]

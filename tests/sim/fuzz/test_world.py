@@ -51,6 +51,6 @@ def test_a_cut_between_two_workers_breaks_both():
 
 def test_snapshots_are_kept_by_agents():
     world = at_version(make(), 6)
-    kept = [kept for agent in world.agents.values() for kept, _ in agent.kept]
-    assert {part.version for part in kept} >= {1, 2, 3}
-    assert world.known_snapshots()
+    held = [arena for agent in world.agents.values() for arena in agent.held()]
+    assert {version.step for arena in held for version in arena.versions} >= {1, 2, 3}
+    assert world.newest_known()

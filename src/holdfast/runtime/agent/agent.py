@@ -24,6 +24,7 @@ from holdfast.control.effects import StepsRecorded
 from holdfast.control.facts import Beat, ProgressPlace, WorkerStarted
 from holdfast.control.message import Message
 from holdfast.control.report import Member
+from holdfast.control.snapshots.messages import Copy, DropArenas, Persist, SnapshotEvery
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
@@ -52,14 +53,7 @@ from holdfast.runtime.wire.messages import (
     WorkerExitedMessage,
 )
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
-from holdfast.runtime.wire.snapshot_messages import (
-    ArenaWanted,
-    Copy,
-    DropArenas,
-    Persist,
-    Sealed,
-    SnapshotEvery,
-)
+from holdfast.runtime.wire.snapshot_messages import ArenaWanted, Sealed
 from holdfast.runtime.worker.progress_page import now_ms
 
 _LOG = logging.getLogger(__name__)

@@ -9,17 +9,11 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from holdfast.control.snapshots.messages import Copied, Copy, Persist, Persisted
 from holdfast.errors import HoldfastError
 from holdfast.runtime.wire.frames import Channel
 from holdfast.runtime.wire.messages import ToWorker
-from holdfast.runtime.wire.snapshot_messages import (
-    Copied,
-    Copy,
-    CopySpec,
-    Persist,
-    Persisted,
-    PersistSpec,
-)
+from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec
 from holdfast.snapshot.disk.job_writer import JobPersister
 from holdfast.snapshot.disk.persister import Attempt, Due
 from holdfast.snapshot.memory.peer_copies import CopyFailed, CopyKeeper

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from holdfast.control.message import Message
 from holdfast.control.report import Member
+from holdfast.control.snapshots.messages import (
+    Copied,
+    Copy,
+    DropArenas,
+    NodeHolds,
+    Persist,
+    Persisted,
+)
 from holdfast.errors import HoldfastError
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker
@@ -16,13 +24,7 @@ from holdfast.runtime.wire.messages import Assignment, FromWorker
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
-    Copied,
-    Copy,
     CopySpec,
-    DropArenas,
-    Keeps,
-    Persist,
-    Persisted,
     PersistSpec,
     Sealed,
 )
@@ -60,7 +62,7 @@ class AgentSnapshots:
         return self._arenas.held() if self._arenas is not None else ()
 
     def _tell_held(self, waits_s: dict[str, float] | None = None) -> None:
-        self._tell(Keeps(arenas=self.held(), waits_s=waits_s or {}))
+        self._tell(NodeHolds(node=self._node, arenas=self.held(), waits_s=waits_s or {}))
 
     # Workers.
 

@@ -36,6 +36,7 @@ from holdfast.control.effects import (
 )
 from holdfast.control.facts import (
     Beat,
+    CheckpointsFound,
     EpochReported,
     Fact,
     NodeConnected,
@@ -50,14 +51,15 @@ from holdfast.control.facts import (
     WorkerTold,
 )
 from holdfast.control.job_events import StepCompleted
-from holdfast.control.settings import ControlSettings
+from holdfast.control.settings import ControlSettings, SnapshotSettings
+from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
 from holdfast.observe import events
-from holdfast.observe.run_directory import log_name
+from holdfast.observe.run_directory import CHECKPOINTS, log_name
 from holdfast.plan.workers import node_of
+from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.coordinator.snapshot_coordination import desk_of
 from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.launcher_messages import (
     CoordinatorSpec,
@@ -84,8 +86,11 @@ from holdfast.runtime.wire.messages import (
     StateMessage,
     StepMessage,
 )
-from holdfast.runtime.wire.snapshot_messages import Copied, Keeps, Persisted, Unloadable
 from holdfast.runtime.worker.progress_page import now_ms
+from holdfast.snapshot.arena_plan import node_job
+from holdfast.snapshot.disk.checkpoints import valid_checkpoints
+from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.memory.node_arenas import reachable
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,9 +111,6 @@ class CoordinatorServer:
         )
         self._run_log.know(self._machine.view.plans)
         self._dispatch = Dispatch()
-        self._snapshots = desk_of(
-            spec, self._machine.view, self._run_log, self._dispatch, self._take
-        )
         self._strangers = Strangers(_LOG.warning, time.monotonic)
         self._admin = AdminApi(
             spec, self._machine.view, self._run_log, self._dispatch, self._strangers, now_ms()
@@ -135,6 +137,7 @@ class CoordinatorServer:
         if self._journal.entries:
             self._run_log.tell([_took_over(self._machine.term + 1)])
         self._take(Tick())  # takes the term, before any agent can ask for it
+        self._find_checkpoints()
         readers: dict[str, Reader[Any]] = {"agent": FROM_AGENT, "client": FROM_CLIENT}
         gate = Gate(
             self._spec.secret,
@@ -223,7 +226,7 @@ class CoordinatorServer:
         match message:
             case NodeState():
                 self._on_connected(connection, message)
-            case WorkerStarted() | Beat():
+            case WorkerStarted() | Beat() | NodeHolds() | Copied():
                 self._take(message)
             case messages.WorkerExitedMessage(member=member, status=status, last_words=words):
                 self._take(WorkerExited(member, describe_exit(status, words), bool(words)))
@@ -231,12 +234,8 @@ class CoordinatorServer:
                     self._all_left.set()
             case Relayed():
                 self._on_worker(message)
-            case Keeps(arenas=arenas, waits_s=waits_s):
-                self._snapshots.hear(connection.name, arenas, waits_s)
             case Persisted():
-                self._snapshots.written(message)
-            case Copied():
-                self._snapshots.copied(message)
+                self._on_written(message)
 
     def _on_connected(self, connection: ServerConnection, state: NodeState) -> None:
         self._dispatch.connect(state.node, connection)
@@ -247,16 +246,37 @@ class CoordinatorServer:
                 places=state.places,
                 workers=state.workers,
                 pids=state.pids,
+                arenas=state.arenas,
             )
         )
-        self._snapshots.connected(state.node, state.arenas)
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 
     def _on_lost(self, connection: ServerConnection, why: str) -> None:
         if self._dispatch.disconnect(connection.name, connection):
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
-            self._snapshots.lose(connection.name)
-            self._take(NodeLost(connection.name, why))
+            self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
+
+    def _left_of(self, node: str) -> tuple[HeldArena, ...]:
+        """What of a node's memory can be read without its agent."""
+        memory = self._spec.memory
+        return reachable(node_job(memory, node)) if memory else ()
+
+    def _on_written(self, message: Persisted) -> None:
+        written = events.CheckpointWritten(
+            reason=message.reason,
+            step=message.version.step,
+            path=message.path,
+            seconds=message.seconds,
+            error=message.error,
+        )
+        self._run_log.tell([written])
+        self._find_checkpoints()
+        self._take(message)
+
+    def _find_checkpoints(self) -> None:
+        if self._spec.config.snapshot.persists:
+            folder = Path(self._spec.run_dir) / CHECKPOINTS
+            self._take(CheckpointsFound(valid_checkpoints(folder)))
 
     def _on_worker(self, told: Relayed) -> None:
         member = told.member
@@ -274,8 +294,8 @@ class CoordinatorServer:
                 self._take(EpochReported(member, report))
             case Failed(line=line, is_consequence=is_consequence):
                 self._take(WorkerFailing(member, line, is_consequence))
-            case Unloadable(version=version, reason=reason):
-                self._snapshots.refuse(version, reason)
+            case Unloadable() as unloadable:
+                self._take(unloadable)
             case other:
                 self._run_log.note_worker(member, other)
 
@@ -286,8 +306,7 @@ class CoordinatorServer:
                 self._run_log.tell([events.StopRequested(signal=name, reason=reason)])
                 self._take(StopWanted(name))
             case NodeEnded(node=node, how=how, will_return=will_return):
-                self._snapshots.lose(node)
-                self._take(NodeDead(node, how, will_return))
+                self._take(NodeDead(node, how, will_return, self._left_of(node)))
 
     # Effects.
 
@@ -323,10 +342,9 @@ class CoordinatorServer:
             case Happened(event=event):
                 self._run_log.happened(event)
                 if isinstance(event, StepCompleted):
-                    self._snapshots.stepped(event.seconds)
                     self._admin.inject_due(now_ms())
             case Finish(outcome=outcome, reason=reason):
-                self._snapshots.persist_last(reason, lambda: self._end(outcome, reason))
+                self._end(outcome, reason)
             case Fail(reason=reason, worker=worker):
                 log = Path(self._spec.run_dir) / log_name(worker)
                 self._end("failed", f"{reason}; its log is {log}" if worker else reason)
@@ -353,7 +371,8 @@ def _took_over(term: int) -> events.CoordinatorStarted:
 
 
 def settings_of(spec: CoordinatorSpec) -> ControlSettings:
-    recovery = spec.config.recovery
+    recovery, snapshot = spec.config.recovery, spec.config.snapshot
+    options = snapshot_options(spec.config, spec.memory, "")
     return ControlSettings(
         plan=spec.plans[0].plan,
         changes=spec.plans,
@@ -364,6 +383,11 @@ def settings_of(spec: CoordinatorSpec) -> ControlSettings:
         heartbeat_ms=recovery.heartbeat_ms,
         hang_floor_ms=recovery.hang_floor_ms,
         hang_multiple=recovery.hang_multiple,
+        snapshots=SnapshotSettings(
+            options=options if spec.memory else None,
+            persists=snapshot.persists,
+            max_cost=snapshot.max_cost,
+        ),
         mode="fast" if recovery.mode == "fast" else "exact",
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,

@@ -36,6 +36,16 @@ from holdfast.control.facts import Beat, WorkerStarted
 from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
+from holdfast.control.snapshots.messages import (
+    Copied,
+    Copy,
+    DropArenas,
+    NodeHolds,
+    Persist,
+    Persisted,
+    SnapshotEvery,
+    Unloadable,
+)
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.profile import Profile
@@ -44,17 +54,9 @@ from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
-    Copied,
-    Copy,
     CopySpec,
-    DropArenas,
-    Keeps,
-    Persist,
-    Persisted,
     PersistSpec,
     Sealed,
-    SnapshotEvery,
-    Unloadable,
 )
 from holdfast.snapshot.manifest import HeldArena
 
@@ -253,7 +255,14 @@ class Relayed(Message, frozen=True, kw_only=True):
 
 
 ToCoordinator = (
-    NodeState | WorkerStarted | WorkerExitedMessage | Relayed | Beat | Keeps | Persisted | Copied
+    NodeState
+    | WorkerStarted
+    | WorkerExitedMessage
+    | Relayed
+    | Beat
+    | NodeHolds
+    | Persisted
+    | Copied
 )
 
 

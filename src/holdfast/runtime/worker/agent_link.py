@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
+from holdfast.control.snapshots.messages import SnapshotEvery
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
@@ -36,7 +37,7 @@ from holdfast.runtime.wire.messages import (
     ToWorker,
     VoidMessage,
 )
-from holdfast.runtime.wire.snapshot_messages import ArenaReady, ArenaWanted, Sealed, SnapshotEvery
+from holdfast.runtime.wire.snapshot_messages import ArenaReady, ArenaWanted, Sealed
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.node_arenas import Layouts, pack_layouts
 

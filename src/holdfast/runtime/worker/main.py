@@ -11,6 +11,7 @@ import socket
 import torch
 
 from holdfast.control.report import Member
+from holdfast.control.snapshots.messages import Unloadable
 from holdfast.engine.groups import GroupBroken, first_line
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.trainer import Trainer
@@ -24,7 +25,7 @@ from holdfast.runtime.launch.store import connect_store
 from holdfast.runtime.record.logs import add_step
 from holdfast.runtime.wire.frames import BY_WORKER, Channel
 from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, ToWorker
-from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec, Unloadable
+from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec
 from holdfast.runtime.worker.agent_link import WorkerLink
 from holdfast.runtime.worker.build import make_data, make_model, trainer_config
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating

@@ -4,24 +4,24 @@ coordinator, which comes and goes.
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.control.effects import Kill, Send, Start
+from holdfast.control.effects import Kill, NodeMessage, Send, Start, ToAllNodes, ToNode
 from holdfast.control.facts import (
     Fact,
     NodeConnected,
-    SnapshotKept,
     WorkerExited,
     WorkerTold,
 )
 from holdfast.control.report import Member
-from holdfast.control.state import Kept, WorkerState
-from holdfast.sim.fuzz.layout import Element
+from holdfast.control.snapshots.messages import Copied, Copy, DropArenas, NodeHolds
+from holdfast.control.state import WorkerState
+from holdfast.sim.fuzz.memory import NUM_VERSIONS, ArenaContent, ArenaKey
 from holdfast.sim.fuzz.network import SimulatedConnection
 from holdfast.sim.fuzz.worker import Worker
+from holdfast.snapshot.layout import Version
+from holdfast.snapshot.manifest import HeldArena
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
-
-Content = dict[Element, int]
 
 
 class SimulatedAgent:
@@ -34,7 +34,7 @@ class SimulatedAgent:
         self.life = 1
         self.workers: dict[str, Worker] = {}
         self.states: dict[Member, WorkerState] = {}
-        self.kept: list[tuple[Kept, Content]] = []
+        self.arenas: dict[ArenaKey, dict[Version, ArenaContent]] = {}
         self.connection: SimulatedConnection | None = None
         self._started: dict[str, int] = {}
         self.connect()
@@ -60,7 +60,7 @@ class SimulatedAgent:
             agent=f"{self.node}/{self.life}",
             places=self.places,
             workers=tuple(self.states.values()),
-            kept=tuple(kept for kept, _ in self.kept),
+            arenas=self.held(),
         )
         self.world.office.expect(self.node, link)
         self._tell(hello)
@@ -92,6 +92,8 @@ class SimulatedAgent:
                     self.world.kill(worker, "killed")
             case Start(member=member):
                 self._start(member)
+            case ToNode(message=message) | ToAllNodes(message=message):
+                self._follow(message)
 
     # Workers
 
@@ -117,10 +119,66 @@ class SimulatedAgent:
         if self.is_alive and self.states.pop(worker.member, None) is not None:
             self._tell(WorkerExited(worker.member, how))
 
-    def keep(self, kept: Kept, content: Content, life: int) -> None:
-        if self.is_alive and life == self.life:
-            self.kept.append((kept, content))
-            self._tell(SnapshotKept(self.node, tuple(kept for kept, _ in self.kept)))
+    # Snapshots
+
+    def held(self) -> tuple[HeldArena, ...]:
+        return tuple(
+            HeldArena(worker, plan, tuple(sorted(versions)))
+            for (worker, plan), versions in self.arenas.items()
+        )
+
+    def keep(self, key: ArenaKey, version: Version, content: ArenaContent, life: int) -> None:
+        """A version is whole in an arena; the oldest makes room for it."""
+        if not self.is_alive or life != self.life:
+            return
+        arena = self.arenas.setdefault(key, {})
+        arena[version] = content
+        while len(arena) > NUM_VERSIONS:
+            del arena[min(arena, key=lambda one: one.age)]
+        self._tell(NodeHolds(node=self.node, arenas=self.held()))
+
+    def report(self, fact: Fact) -> None:
+        """What a worker says that is not its state."""
+        if self.is_alive:
+            self._tell(fact)
+
+    def _follow(self, message: NodeMessage) -> None:
+        match message:
+            case DropArenas(version=version, plan=plan):
+                self._drop(version, plan)
+            case Copy(version=version, plan=plan):
+                memory = self.world.memories[plan]
+                for layout in memory.shares.copies:
+                    if layout.node == self.node:
+                        delay_ms = self.world.rng.randint(1, 40)
+                        key = (layout.worker, plan)
+                        self.world.clock.after(delay_ms, self._copy, key, version, self.life)
+
+    def _drop(self, version: Version, plan: str) -> None:
+        """Arenas of other plans, if all they hold is older."""
+        old = [
+            key
+            for key, arena in self.arenas.items()
+            if key[1] != plan and all(held.age < version.age for held in arena)
+        ]
+        for key in old:
+            del self.arenas[key]
+        if old:
+            self._tell(NodeHolds(node=self.node, arenas=self.held()))
+
+    def _copy(self, key: ArenaKey, version: Version, life: int) -> None:
+        """What this node keeps for a worker of another one."""
+        if not self.is_alive or life != self.life:
+            return
+        owner = self.world.agent_of(key[0])
+        content = owner.arenas.get(key, {}).get(version) if owner.is_alive else None
+        if content is None:
+            self._tell(Copied(version=version, error=f"{key[0]} has it no more"))
+            return
+        elements = self.world.memories[key[1]].elements_of(self.node, key[0])
+        own = {element: content.own[element] for element in elements.own}
+        self.world.count("copies")
+        self.keep(key, version, ArenaContent(own), life)
 
     # The node
 
@@ -129,7 +187,7 @@ class SimulatedAgent:
         for worker in list(self.workers.values()):
             if worker.is_alive:
                 self.world.kill(worker, "its node died")
-        self.workers, self.states, self.kept, self._started = {}, {}, [], {}
+        self.workers, self.states, self.arenas, self._started = {}, {}, {}, {}
         if self.connection is not None and self.connection.is_open:
             self.connection.close()
             self.world.office.lost(self.node, self.connection)

@@ -40,14 +40,6 @@ class SymbolicLayout:
         }
 
     @cached_property
-    def saved_by(self) -> dict[str, tuple[Slot, ...]]:
-        """The first member of an exchange saves its pieces."""
-        found: dict[str, list[Slot]] = {worker: [] for worker in self.plan.workers}
-        for slot, members in self.members.items():
-            found[members[0]].append(slot)
-        return {worker: tuple(slots) for worker, slots in found.items()}
-
-    @cached_property
     def held(self) -> dict[str, tuple[Element, ...]]:
         holders = HolderMap(self.plan)
         return {

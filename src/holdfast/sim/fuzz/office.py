@@ -19,10 +19,12 @@ from holdfast.control.effects import (
     ToAllNodes,
     ToNode,
 )
-from holdfast.control.facts import Fact, NodeLost, Tick
+from holdfast.control.facts import Fact, NodeConnected, NodeDead, NodeLost, Tick
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.settings import ControlSettings
+from holdfast.control.snapshots.messages import NodeHolds, Unloadable
 from holdfast.plan.workers import node_of
+from holdfast.sim.fuzz.memory import KnownMemory
 from holdfast.sim.fuzz.network import SimulatedConnection
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Office:
         self.failed = ""
         self.is_finished = False
         self.coordinator: Coordinator | None = None
+        self.known = KnownMemory(world.memories)
         self._links: dict[str, SimulatedConnection] = {}
         self._life = 0
 
@@ -51,6 +54,7 @@ class Office:
         self.is_up = True
         self._life += 1
         self.coordinator = Coordinator(self.settings, list(self.journal))
+        self.known = KnownMemory(self.world.memories)
         self.world.reopened(self.coordinator)
         self._tick(self._life)
 
@@ -86,7 +90,9 @@ class Office:
     def _see_lost(self, node: str, link: SimulatedConnection) -> None:
         if self.is_up and self._links.get(node) is link:
             del self._links[node]
-            self.take(NodeLost(node, "the connection is closed"))
+            is_near = self.world.pace.is_one_machine
+            left = self.world.agents[node].held() if is_near else ()
+            self.take(NodeLost(node, "the connection is closed", left))
 
     def hear(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
         if self.is_up and self._links.get(node) is link:
@@ -98,12 +104,25 @@ class Office:
         assert self.coordinator is not None
         if not isinstance(fact, Tick):
             self.world.clock.note(f"fact {type(fact).__name__}")
+        self._remember(fact)
         for effect in self.coordinator.take(fact, self.world.clock.now_ms):
             if self.crash_after == 0:
                 self.crash()
                 return
             self.crash_after -= self.crash_after > 0
             self._carry_out(effect)
+
+    def _remember(self, fact: Fact) -> None:
+        """What the coordinator is told of snapshots."""
+        match fact:
+            case NodeConnected(node=node, arenas=arenas):
+                self.known.told(node, arenas, is_new=True)
+            case NodeHolds(node=node, arenas=arenas):
+                self.known.told(node, arenas)
+            case NodeLost(node=node, left=left) | NodeDead(node=node, left=left):
+                self.known.told(node, left)
+            case Unloadable(version=version):
+                self.known.refused(version)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

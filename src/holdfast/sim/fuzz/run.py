@@ -5,10 +5,11 @@ from random import Random
 import msgspec
 
 from holdfast.control.facts import StopWanted
-from holdfast.control.settings import ControlSettings
+from holdfast.control.settings import ControlSettings, SnapshotSettings
 from holdfast.errors import InternalError
 from holdfast.sim.fuzz.coverage import Coverage
 from holdfast.sim.fuzz.faults import Faults, draw_profile
+from holdfast.sim.fuzz.memory import OPTIONS
 from holdfast.sim.fuzz.promises.coordinator_loss import CoordinatorLoss
 from holdfast.sim.fuzz.promises.exactly_once import ExactlyOnce
 from holdfast.sim.fuzz.promises.no_split import NoSplit
@@ -82,6 +83,7 @@ def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Fault
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
+        snapshots=SnapshotSettings(options=OPTIONS),
     )
     pace = WorldDelays(
         compute_ms=rng.choice((1, 2, 5)),
@@ -90,6 +92,7 @@ def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Fault
         feed_ms=rng.choice((2, 10, 40)),
         snapshot_every=rng.choice((1, 1, 2, 3)),
         captures=rng.random() < 0.5,
+        is_one_machine=rng.random() < 0.3,
     )
     world = World(rng, shape, settings, pace, checkers)
     world.office.open()

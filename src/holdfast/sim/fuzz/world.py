@@ -16,7 +16,7 @@ from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member, Outcome
 from holdfast.control.settings import ControlSettings
-from holdfast.control.state import Kept
+from holdfast.control.snapshots.messages import Unloadable
 from holdfast.plan.text import parse_plan
 from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import node_of
@@ -25,11 +25,14 @@ from holdfast.sim.fuzz.board import Board
 from holdfast.sim.fuzz.clock import Clock
 from holdfast.sim.fuzz.collectives import Collective
 from holdfast.sim.fuzz.layout import Element, SymbolicLayout, moves_between
+from holdfast.sim.fuzz.memory import ArenaContent, PlanMemory, loadable
 from holdfast.sim.fuzz.office import Office
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.shapes import JobShape
 from holdfast.sim.fuzz.values import Values
 from holdfast.sim.fuzz.worker import Worker
+from holdfast.snapshot.layout import Version
+from holdfast.snapshot.share import plan_digest
 
 
 class WorldDelays(msgspec.Struct, frozen=True):
@@ -40,6 +43,8 @@ class WorldDelays(msgspec.Struct, frozen=True):
     apply_ms: int = 6
     feed_ms: int = 10
     snapshot_every: int = 1
+    is_one_machine: bool = False
+    """The memory of a node that is cut off can be read without its agent."""
     captures: bool = True
     """A unit that is fed is copied first, so that it need not arrive within a step."""
 
@@ -70,6 +75,9 @@ class World:
         self._collectives: dict[Any, Collective] = {}
         self._staged: dict[tuple[int, str], tuple[Worker, dict[Element, int]]] = {}
         self._moves: dict[tuple[int, int], dict[str, dict[str, list[Element]]]] = {}
+        self.memories: dict[str, PlanMemory] = {}
+        """By the digest of a plan."""
+        self._memories: dict[int, PlanMemory] = {}
         self.office = Office(self, settings)
         self.agents = {
             node: SimulatedAgent(self, node, places) for node, places in shape.places.items()
@@ -104,10 +112,19 @@ class World:
             if worker.is_alive and order.incarnations.get(member.name) == member.incarnation
         ]
 
-    def known_snapshots(self) -> list[Kept]:
-        """What the coordinator has been told of."""
-        assert self.office.coordinator is not None
-        return self.office.coordinator.snapshots()
+    def newest_known(self) -> int | None:
+        """The newest whole version that the coordinator was told of, as the world judges it."""
+        return self.office.known.newest(self.past)
+
+    def memory(self, epoch: int) -> PlanMemory:
+        """The arenas under the plan of an epoch."""
+        if epoch not in self._memories:
+            plan = self.layout(epoch).plan
+            digest = plan_digest(plan)
+            if digest not in self.memories:
+                self.memories[digest] = PlanMemory(plan)
+            self._memories[epoch] = self.memories[digest]
+        return self._memories[epoch]
 
     def is_member(self, worker: Worker) -> bool:
         """Of the last order, or already inside the outstanding one; and not fenced."""
@@ -290,24 +307,33 @@ class World:
         version = outcome.step + 1
         if version % self.pace.snapshot_every:
             return
-        layout = self.layout(outcome.epoch)
-        slots = layout.saved_by[worker.name]
-        kept = Kept(worker=worker.name, version=version, epoch=outcome.epoch, slots=slots)
-        content = {e: worker.state[e] for slot in slots for e in layout.elements[slot]}
-        agent = self.agent_of(worker.name)
-        worker.later(self.rng.randint(1, 60), agent.keep, kept, content, agent.life)
+        memory, agent = self.memory(outcome.epoch), self.agent_of(worker.name)
+        content = memory.elements_of(agent.node, worker.name).content(worker.state)
+        key = (worker.name, memory.digest)
+        kept = Version(version, outcome.epoch)
+        worker.later(self.rng.randint(1, 60), agent.keep, key, kept, content, agent.life)
 
     def load(self, worker: Worker, order: Order) -> dict[Element, int] | None:
-        """What a worker holds under an order, from snapshots in live memory."""
-        found: dict[Element, int] = {}
-        for agent in self.agents.values():
-            for kept, content in agent.kept if agent.is_alive else ():
-                if (kept.version, kept.epoch) == (order.version, order.agreed_in):
-                    found.update(content)
+        """What a worker holds under an order, from snapshots in live memory under one plan."""
+        version = Version(order.version, order.agreed_in)
         needed = self.layout(order.number).held[worker.name]
-        if any(element not in found for element in needed):
+        for digest in self.memories:
+            found = loadable(self._contents(version, digest))
+            if all(element in found for element in needed):
+                break
+        else:
+            reason = f"{worker.name} cannot load {version}"
+            self.agent_of(worker.name).report(Unloadable(version=version, reason=reason))
             return None
         loaded = {element: found[element] for element in needed}
         for checker in self.checkers:
             checker.loaded(self, worker, order, loaded)
         return loaded
+
+    def _contents(self, version: Version, plan: str) -> list[ArenaContent]:
+        return [
+            arena[version]
+            for agent in self.agents.values()
+            for (_, digest), arena in (agent.arenas.items() if agent.is_alive else ())
+            if digest == plan and version in arena
+        ]

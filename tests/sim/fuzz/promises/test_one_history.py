@@ -21,10 +21,10 @@ def test_a_restore_keeps_it():
 def test_a_part_of_another_version_is_seen(monkeypatch):
     keep = SimulatedAgent.keep
 
-    def mislabelled(agent, kept, content, life):
+    def mislabelled(agent, key, version, content, life):
         if agent.node == "n0":
-            kept = msgspec.structs.replace(kept, version=kept.version + 1)
-        keep(agent, kept, content, life)
+            version = msgspec.structs.replace(version, step=version.step + 1)
+        keep(agent, key, version, content, life)
 
     monkeypatch.setattr(SimulatedAgent, "keep", mislabelled)
     assert broken_promise(with_lost_state(), 12) == "P4"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from holdfast.control.journal_entries import JournalEntry, Ordered
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
-from holdfast.control.snapshots import newest_whole
 from holdfast.errors import HoldfastError
 from holdfast.plan.without_workers import without_workers
 from holdfast.sim.fuzz.promises.promise import Checker
@@ -48,10 +47,10 @@ class NoUndo(Checker):
 
     def _not_further_than_needed(self, world: "World", entry: Ordered) -> None:
         """Of the snapshots that are known, the newest is taken."""
-        newest = newest_whole(world.past, world.known_snapshots())
+        newest = world.newest_known()
         world.require(
             NAME,
-            newest is None or entry.step >= newest.version,
+            newest is None or entry.step >= newest,
             f"order {entry.order.number} goes back to {entry.step}, past a whole snapshot",
         )
 

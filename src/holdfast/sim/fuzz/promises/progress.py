@@ -4,7 +4,6 @@ no whole snapshot is known.
 
 from typing import TYPE_CHECKING
 
-from holdfast.control.snapshots import newest_whole
 from holdfast.sim.fuzz.promises.promise import Checker
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ NAME = "P5"
 class ProgressChecker(Checker):
     def finished(self, world: "World") -> None:
         if world.office.failed:
-            is_hopeless = newest_whole(world.past, world.known_snapshots()) is None
+            is_hopeless = world.newest_known() is None
             world.require(NAME, is_hopeless, f"gave up with a snapshot: {world.office.failed}")
             return
         where = ", ".join(

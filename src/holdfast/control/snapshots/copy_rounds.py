@@ -1,43 +1,47 @@
 """Which version the nodes copy for each other, one after the other.
 
-A version is copied once it is whole, and everybody keeps it until the next one is copied, too: so
+A version is copied once it is whole, and every node keeps it until the next one is copied, too: so
 whatever node is lost, there is one that the others have completely. How many steps lie between two
-depends on how fast the copies are made; nobody waits for them.
+depends on how fast the copies are made; training never waits for them.
 """
 
 from collections.abc import Collection
 
-from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.wire.snapshot_messages import Copied, Copy
+from holdfast.control.snapshots.messages import Copied, Copy
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.snapshot_index import SnapshotIndex
 
 
 class CopyRounds:
-    def __init__(self, board: SnapshotIndex, dispatch: Dispatch) -> None:
-        self._board, self._dispatch = board, dispatch
+    def __init__(self, index: SnapshotIndex) -> None:
+        self._index = index
         self._plan = ""
         self._under_way: Version | None = None
         self._done: Version | None = None
 
-    def look(self, plan: str, newest: Version, whole: Collection[Version]) -> Version | None:
+    def look(self, plan: str, newest: Version, whole: Collection[Version]) -> Copy | None:
         """The plan that versions are held under by now, and which of it can be loaded. Returns
-        the one that is copied; None: there are no copies.
+        what to tell all nodes, if it is time for the next version.
         """
         if plan != self._plan:
             self._plan, self._under_way, self._done = plan, None, None
-        if not self._board.copies(plan):
+        if not self._index.copies(plan):
             return None
-        if self._done is not None and self._board.missing_copies(self._done, plan):
+        if self._done is not None and self._index.missing_copies(self._done, plan):
             self._done = None  # it went with a node
-        if self._under_way is not None and not self._board.missing_copies(self._under_way, plan):
+        if self._under_way is not None and not self._index.missing_copies(self._under_way, plan):
             self._done, self._under_way = self._under_way, None
-        if self._under_way not in whole and newest != self._done:
-            self._under_way = newest
-            self._dispatch.to_all(Copy(version=newest, plan=plan, before=self._done))
+        if self._under_way in whole or newest == self._done:
+            return None
+        self._under_way = newest
+        return Copy(version=newest, plan=plan, before=self._done)
+
+    @property
+    def held(self) -> Version | None:
+        """The version that nodes keep for copies; None: none."""
         return self._under_way or self._done
 
-    def heard(self, message: Copied) -> None:
+    def copied(self, message: Copied) -> None:
         """If it failed, the next version is tried."""
         if message.error and message.version == self._under_way:
             self._under_way = None

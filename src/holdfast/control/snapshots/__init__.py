@@ -1,0 +1,6 @@
+"""What is decided about snapshots: which versions are whole, which is restored, copied and written.
+
+coordination.py  the room's front: what agents hold goes in, messages to agents come out
+copy_rounds.py   which version nodes copy for each other
+messages.py      what agents and the coordinator say to each other about snapshots
+"""

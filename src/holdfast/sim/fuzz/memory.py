@@ -1,0 +1,132 @@
+"""Snapshots in the memory of agents, symbolically: elements instead of bytes.
+
+Which worker saves what, and which parity and copies protect it, follows from the plan as in a job
+(`snapshot/`). What can be loaded from it is found out here by counting elements, independently of
+how the coordinator judges it: so a wrong judgement breaks a promise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from holdfast.control.journal_state import JournalState
+from holdfast.plan.plan import Plan
+from holdfast.sim.fuzz.layout import Element, SymbolicLayout, rows
+from holdfast.snapshot.arena_plan import SnapshotOptions, plan_arenas
+from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, Version
+from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.share import Shares, plan_digest
+
+OPTIONS = SnapshotOptions(job="fuzz")
+NUM_VERSIONS = 6
+"""Of an arena. More than a job has: there a worker never runs ahead of its snapshots."""
+
+ElementValues = dict[Element, int]
+ArenaKey = tuple[str, str]
+"""Worker and plan."""
+
+
+class ArenaContent(msgspec.Struct):
+    """One version in an arena."""
+
+    own: ElementValues
+    parity: tuple[tuple[ElementValues, ...], ...] = ()
+    """Per parity row its strips: any one of them can be had from the others."""
+
+
+class ArenaElements(msgspec.Struct, frozen=True):
+    """What an arena keeps of every version."""
+
+    own: tuple[Element, ...]
+    parity: tuple[tuple[tuple[Element, ...], ...], ...]
+
+    @classmethod
+    def of(cls, layout: ArenaLayout) -> "ArenaElements":
+        strips = tuple(tuple(_elements(s) for s in row.strips) for row in layout.rows)
+        return cls(_elements(layout.entries), strips)
+
+    def content(self, state: Mapping[Element, int]) -> ArenaContent:
+        return ArenaContent(
+            {element: state[element] for element in self.own},
+            tuple(tuple({e: state[e] for e in strip} for strip in row) for row in self.parity),
+        )
+
+
+def _elements(entries: Iterable[LayoutEntry]) -> tuple[Element, ...]:
+    found = (e for e in entries if e.kind == "parameter")
+    return tuple(element for entry in found for element in rows(entry.tensor, entry.box))
+
+
+def loadable(contents: Sequence[ArenaContent]) -> ElementValues:
+    """All that can be had of one version, parity included."""
+    found: ElementValues = {}
+    for content in contents:
+        found.update(content.own)
+    computed: ElementValues = {}
+    for strips in (row for content in contents for row in content.parity):
+        for lost in strips:
+            others = (element for strip in strips if strip is not lost for element in strip)
+            if all(element in found for element in others):
+                computed.update(lost)
+    return computed | found
+
+
+class PlanMemory:
+    """The arenas of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        shares = plan_arenas(plan, OPTIONS).shares
+        assert shares is not None
+        self.shares: Shares = shares
+        self.digest = plan_digest(plan)
+        layouts = (*shares.layouts, *shares.copies)
+        self.arenas = {(one.node, one.worker): ArenaElements.of(one) for one in layouts}
+        held = SymbolicLayout(plan).held.values()
+        self._all = tuple(dict.fromkeys(element for found in held for element in found))
+        self._whole: dict[tuple[tuple[str, str], ...], bool] = {}
+
+    def elements_of(self, node: str, worker: str) -> ArenaElements:
+        return self.arenas[node, worker]
+
+    def is_whole(self, places: Sequence[tuple[str, str]]) -> bool:
+        """Is every element of the model in these arenas, (node, worker) each?"""
+        key = tuple(sorted(place for place in places if place in self.arenas))
+        if key not in self._whole:
+            nothing = dict.fromkeys(self._all, 0)
+            found = loadable([self.arenas[place].content(nothing) for place in key])
+            self._whole[key] = all(element in found for element in self._all)
+        return self._whole[key]
+
+
+class KnownMemory:
+    """What the coordinator of the moment was told, and what follows from it."""
+
+    def __init__(self, plans: dict[str, PlanMemory]) -> None:
+        self._plans = plans
+        self._held: dict[str, tuple[HeldArena, ...]] = {}
+        self._refused: dict[Version, None] = {}
+
+    def told(self, node: str, arenas: tuple[HeldArena, ...], *, is_new: bool = False) -> None:
+        self._held[node] = arenas
+        if is_new:
+            self._refused.clear()
+
+    def refused(self, version: Version) -> None:
+        self._refused[version] = None
+
+    def newest(self, past: JournalState) -> int | None:
+        """The newest version of the journal's history that is whole; None: there is none."""
+        places: dict[tuple[Version, str], list[tuple[str, str]]] = {}
+        for node, arenas in self._held.items():
+            for arena in arenas:
+                for version in arena.versions:
+                    places.setdefault((version, arena.plan), []).append((node, arena.worker))
+        whole = [
+            version.step
+            for (version, plan), at in places.items()
+            if past.epoch_of_step(version.step - 1) == version.agreed_in
+            and version not in self._refused
+            and plan in self._plans
+            and self._plans[plan].is_whole(at)
+        ]
+        return max(whole, default=None)
