@@ -1,13 +1,14 @@
 """How good and how quick the planner's decisions are.
 
-The grid below was written down before its first run. Every cell is a cluster and what is wrong
-with it; the planner's plan and the plan of every peer (their rules: `planner/peers/`) are
-timed on the same timeline, with the same splits, schedules and costs (H100, assumed). Cells
-without a live copy of everything, or without room for the model, are in the grid: there the
-planner has to say so.
+Two grids: the one below, written down before its first run, and random cells, drawn anew in every
+run (the seed is printed; --seed repeats one). Every cell is a cluster and what is wrong with it;
+the planner's plan and the plan of every peer (their rules: `planner/peers/`) are timed on the same
+timeline, with the same splits, schedules and costs (H100, assumed). Cells without a live copy of
+everything, or without room for the model, are in the fixed grid: there the planner has to say so.
 
 Goals:
-    no peer is faster than the chosen plan by more than 0.5 %, in any cell
+    no peer is faster than the chosen plan by more than 0.5 %, in any cell: with one round of search
+        in the fixed grid, with all rounds in the random one
     throughput after failures / share of healthy devices, mean over all cells   at least 0.95
     cells where state is lost or nothing fits are recognised                   all
     search time, dry run of the winner apart: 32 devices 20 ms, 256 devices 100 ms,
@@ -24,24 +25,29 @@ that. The median wall time of the same rounds is printed beside it.
 """
 
 import statistics
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from random import SystemRandom
 from time import perf_counter, process_time
 
+import msgspec
+
 from _common import Goal, finish, parse_args, print_table
-from _oracle import Oracle
+from _random_cells import random_cells
+from _small_cases import compare_with_oracle
 from holdfast.plan.build import regular_plan
 from holdfast.plan.copies import lost_slice
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Limits, Plan
-from holdfast.plan.profile import Link, Profile
-from holdfast.plan.units import Unit
-from holdfast.planner.decision import Options, decide
+from holdfast.plan.profile import Profile
+from holdfast.planner.decision import decide
 from holdfast.planner.hardware import hardware, hardware_profile
-from holdfast.planner.health import FailureRates, Health, Situation, health_of
+from holdfast.planner.health import Health, Situation, health_of
 from holdfast.planner.peers.answers import best_answer
 from holdfast.planner.peers.systems import PEERS
+from holdfast.planner.search import ALL_ROUNDS, Options
 from holdfast.planner.search_view import SearchView
 from holdfast.planner.step_cost import CostModel
 
@@ -93,7 +99,6 @@ TIMED: tuple[tuple[int, tuple[float, ...]], ...] = ((1, ()), (0, (MEDIUM,)), (2,
 
 FREE = Options(min_copies=1, check=False)
 BEST = Options(min_copies=1, check=False, improve=True)
-NO_CHANGES = FailureRates(prior_failures=0.0, prior_repairs=0.0)
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,18 @@ class Cell:
 
 
 def main() -> None:
-    args = parse_args(__doc__)
+    args = parse_args(__doc__, extend=add_seed)
     goals: list[Goal] = []
     measured: dict[str, object] = {}
     compare_with_peers(args.quick, goals, measured)
+    compare_on_random_cells(args.seed, 16 if args.quick else 200, goals, measured)
     time_searches(0.4 if args.quick else 1.5, goals, measured)
     compare_with_oracle(args.quick, goals, measured)
     finish(goals, args.json, measured)
+
+
+def add_seed(parser: ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
 
 
 def make_plan(
@@ -261,6 +271,48 @@ def print_peers(ratios: dict[str, list[float]], failed: dict[str, int]) -> None:
                 "Oobleck and ReCycle)", rows)  # fmt: skip
 
 
+# Random cells.
+
+
+def compare_on_random_cells(
+    seed: int, count: int, goals: list[Goal], measured: dict[str, object]
+) -> None:
+    """One round of search and all of them, beside the best peer of every cell."""
+    regrets: dict[int, list[tuple[float, str]]] = {1: [], ALL_ROUNDS: []}
+    times: dict[int, list[float]] = {1: [], ALL_ROUNDS: []}
+    for drawn in random_cells(seed, count):
+        cell = Cell(*drawn)
+        peers = [time for time in peer_times(cell).values() if time is not None]
+        if not peers:
+            continue
+        for rounds in (1, ALL_ROUNDS):
+            options = msgspec.structs.replace(FREE, rounds=rounds)
+            begin = process_time()
+            mine = decide(Situation(cell.plan, cell.health, cell.profile), options).chosen
+            times[rounds].append(1e3 * (process_time() - begin))
+            regret = mine.step_time / min(peers) - 1 if mine is not None else 1.0
+            regrets[rounds].append((regret, f"{cell.cluster}, {cell.situation}"))
+    rows = [
+        {
+            "rounds": rounds,
+            "cells": len(found),
+            "over 0.5 %": sum(regret > 0.005 for regret, _ in found),
+            "worst %": 100 * max(found)[0],
+            "mean gain %": -100 * statistics.mean(regret for regret, _ in found),
+            "median ms": statistics.median(times[rounds]),
+            "longest ms": max(times[rounds]),
+        }
+        for rounds, found in regrets.items()
+    ]
+    print_table(f"Random cells, seed {seed}: against the best peer of each", rows)
+    for rounds, found in regrets.items():
+        worst = max(found)
+        print(f"worst after {rounds} rounds: {worst[1]}: {100 * worst[0]:+.3f} %")
+    last = 100 * max(regrets[ALL_ROUNDS])[0]
+    goals.append(Goal("random cells, all rounds, worst against peers", last, 0.5, "%"))
+    measured["random"] = {"seed": seed, "rows": rows}
+
+
 # Search time.
 
 
@@ -308,91 +360,6 @@ class Timing:
     @property
     def best(self) -> float:
         return min(self.processor)
-
-
-# Against the exhaustive search.
-
-TENSOR = {1: 1.0, 2: 0.53, 3: 0.38, 4: 0.3}
-SMALL_UNITS = tuple(
-    Unit(f"unit.{n}", (), cost, cost, cost, boundary_bytes=1)
-    for n, cost in enumerate((0.6, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.4))
-)
-SMALL = Profile(tensor=TENSOR, within_node=Link(0.02))
-SMALL_BATCH = 12
-
-
-def small_shapes(most: int) -> Iterator[tuple[int, int, int]]:
-    for replicas in range(1, most + 1):
-        for stages in range(1, min(4, most // replicas) + 1):
-            for tensor in range(1, min(4, most // (replicas * stages)) + 1):
-                if replicas * stages * tensor > 1:
-                    yield replicas, stages, tensor
-
-
-def small_cases(plan: Plan) -> Iterator[tuple[list[str], dict[str, float]]]:
-    """One worker of every stage of the first replica dead, or slow; one dead with one slow."""
-    firsts = [stage.workers[0] for stage in plan.replicas[0]]
-    for worker in firsts:
-        yield [worker], {}
-        yield [], {worker: 2.0}
-        yield [], {worker: 3.0}
-    last = plan.workers[-1]
-    if last != firsts[0]:
-        yield [firsts[0]], {last: 2.0}
-
-
-def compare_with_oracle(quick: bool, goals: list[Goal], measured: dict[str, object]) -> None:
-    costs = [(u.forward, u.backward_input, u.backward_weight) for u in SMALL_UNITS]
-    oracle = Oracle(costs, TENSOR, (0.02, 0.0))
-    regrets: list[tuple[float, str]] = []
-    for replicas, stages, tensor in small_shapes(5 if quick else 8):
-        plan = regular_plan(
-            SMALL_UNITS, replicas=replicas, stages=stages, tensor=tensor,
-            micro_batches=SMALL_BATCH, split="cost",
-        )  # fmt: skip
-        for dead, slow in small_cases(plan):
-            health = health_of(plan, dead, slow)
-            if lost_slice(plan, dead) or sole_copy(plan, dead):
-                continue
-            mine = decide(Situation(plan, health, SMALL, NO_CHANGES), FREE)
-            if mine.chosen is None:
-                continue
-            best = oracle_time(oracle, plan, health, [c.step_time for c in mine.candidates
-                               if c.strategy in ("reroute", "migrate")])  # fmt: skip
-            name = f"{replicas}x{stages}x{tensor} dead {dead} slow {slow}"
-            regrets.append((mine.chosen.step_time / best - 1, name))
-    zero = sum(regret <= 1e-9 for regret, _ in regrets) / len(regrets)
-    worst = max(regrets)
-    words = f"{100 * zero:.1f} % without regret, worst {100 * worst[0]:.2f} % ({worst[1]})"
-    print(f"{len(regrets)} cases of at most {5 if quick else 8} devices: {words}")
-    for regret, name in sorted(regrets, reverse=True)[:12]:
-        print(f"    {100 * regret:.2f} %  {name}")
-    goals += [
-        Goal("cases without regret", 100 * zero, 95, "%", at_most=False),
-        Goal("worst regret", 100 * worst[0], 3, "%"),
-    ]
-    measured["oracle"] = {"cases": len(regrets), "without_regret": zero, "worst": worst[0],
-                          "regrets": sorted(regrets, reverse=True)[:20]}  # fmt: skip
-
-
-def sole_copy(plan: Plan, dead: Sequence[str]) -> bool:
-    """The units here have no tensors, so copies are counted by stages."""
-    held = [False] * len(plan.units)
-    for stage in plan.stages:
-        if not any(worker in dead for worker in stage.workers):
-            held[stage.first : stage.stop] = [True] * (stage.stop - stage.first)
-    return not all(held)
-
-
-def oracle_time(oracle: Oracle, plan: Plan, health: Health, others: Sequence[float]) -> float:
-    groups: list[list[float]] = []
-    hit: list[bool] = []
-    for stage in plan.stages:
-        live = [w for w in stage.workers if w not in health.gone]
-        groups.append([health.slow_down(w) for w in live])
-        slow = any(health.slow_down(w) > 1 for w in live)
-        hit.append(slow or len(live) < len(stage.workers))
-    return min([oracle.step_time(groups, hit, SMALL_BATCH), *others])
 
 
 if __name__ == "__main__":

@@ -77,6 +77,14 @@ def test_mistakes_are_told_in_one_line(capsys, options, words):
     assert err.count("\n") == 1
 
 
+def test_more_time_finds_no_worse_plan(capsys):
+    scores = []
+    for seconds in ("0", "30"):
+        assert main([*BASE, "--dead", "n3", "--seconds", seconds, "--json"]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["chosen"]["score"])
+    assert scores[1] >= scores[0]
+
+
 def test_a_speed_and_a_time_say_the_same():
     assert parse_slow(("n5.g2=0.5", "n1=3")) == {"n5.g2": 2.0, "n1": 3.0}
     with pytest.raises(HoldfastError):

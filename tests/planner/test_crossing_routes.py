@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.plan.timeline import evaluate
 from holdfast.planner.crossing_routes import joined_plan, mixed_time, whole_plan
-from holdfast.planner.decision import slow_of
+from holdfast.planner.search import slow_of
 from holdfast.planner.search_view import Proposal
 from holdfast.planner.strategies.reroute import migrate, reroute
 from support.planning import PROFILE, small_plan, view_of

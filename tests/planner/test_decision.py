@@ -13,8 +13,9 @@ from holdfast.plan.memory import device_memory
 from holdfast.plan.plan import Plan
 from holdfast.plan.timeline import evaluate
 from holdfast.plan.transition import plan_transition, replay
-from holdfast.planner.decision import Decision, Options, decide, slow_of
+from holdfast.planner.decision import Decision, decide
 from holdfast.planner.health import Health, Situation, health_of, seen_from
+from holdfast.planner.search import Options, slow_of
 from support.planning import PROFILE, really_lost, small_plan
 
 

@@ -186,6 +186,10 @@ class AdviseOptions:
         False
     )
     copies: Annotated[bool, _option(_WHAT_IF, "Consider redundant copies, too.")] = False
+    seconds: Annotated[
+        float,
+        _option(_WHAT_IF, "How long to search; 0: the first plan that is good. [default: 1]"),
+    ] = 1.0
     out: Annotated[Path | None, _option(_OUTPUT, "Write the chosen plan (.toml).")] = None
     rows: Annotated[int, _option(_OUTPUT, "Candidates to print. [default: 8]")] = 8
     json: Annotated[bool, _option(_OUTPUT, "Print everything for other programs instead.")] = False

@@ -2,6 +2,7 @@
 
 from math import isfinite
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from rich.table import Table
@@ -17,10 +18,11 @@ from holdfast.plan.text import format_plan
 from holdfast.plan.units import Unit
 from holdfast.plan.workers import format_workers, worker_grid
 from holdfast.planner.candidate import Candidate
-from holdfast.planner.decision import Decision, Options, decide
+from holdfast.planner.decision import Decision, decide, decisions
 from holdfast.planner.hardware import HARDWARE, hardware, hardware_profile
 from holdfast.planner.health import Health, Situation, health_of
 from holdfast.planner.initial_layout import layouts
+from holdfast.planner.search import Options
 
 
 def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
@@ -33,7 +35,7 @@ def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
         copies=advice.copies,
     )
     healthy = decide(Situation(base, Health(), profile), Options(check=False)).chosen
-    decision = decide(Situation(base, health, profile), options)
+    decision = _searched(Situation(base, health, profile), options, advice.seconds)
     if advice.out is not None and decision.plan is not None:
         advice.out.write_text(format_plan(decision.plan), encoding="utf-8")
     reference = healthy.step_time if healthy is not None else 0.0
@@ -42,6 +44,19 @@ def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
     else:
         _tell(base, health, profile, decision, reference, advice.rows)
     return 0 if decision.plan is not None else 1
+
+
+def _searched(situation: Situation, options: Options, seconds: float) -> Decision:
+    """The last decision that comes in time; the first one in any case."""
+    until = monotonic() + seconds
+    search = decisions(situation, options)
+    decision = next(search)
+    while monotonic() < until:
+        found = next(search, None)
+        if found is None:
+            break
+        decision = found
+    return decision
 
 
 # Inputs.
@@ -171,6 +186,7 @@ def _document(
         "source": profile.source,
         "lost": decision.lost,
         "reason": decision.reason,
+        "rounds": decision.rounds,
         "healthy_step_time": healthy,
         "healthy_share": health.capacity(base.workers) / len(base.workers),
         "chosen": _entry(decision.chosen) if decision.chosen is not None else None,

@@ -2,10 +2,11 @@
 
 import pytest
 
-from holdfast.planner.decision import Options, decide
+from holdfast.planner.decision import decide
 from holdfast.planner.health import Situation
 from holdfast.planner.peers.answers import PeerAnswer, best_answer
 from holdfast.planner.peers.systems import PEERS
+from holdfast.planner.search import Options
 from support.planning import PROFILE, small_plan, view_of
 
 BY_NAME = {peer.card.name: peer for peer in PEERS}

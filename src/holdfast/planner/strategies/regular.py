@@ -13,7 +13,7 @@ from holdfast.planner.strategies.arrange import coarseness
 from holdfast.planner.strategies.pools import Cut, make_pool, no_team, one_team
 from holdfast.schedule.registry import priced_rule
 
-MAX_DEPTH = 32
+MAX_DEPTH, MAX_DEPTH_THOROUGH = 32, 64
 NUM_REFINED, NUM_COSTED = 6, 2
 CUTS: tuple[tuple[str, Cut], ...] = (
     ("hit teams left out", no_team),
@@ -29,7 +29,7 @@ def regular(view: SearchView) -> Iterator[Proposal]:
         pool.sort(key=lambda team: -view.rate(team))
         for kind in view.schedules:
             ranked = sorted(_lengths(view, pool, kind))
-            for _, depth, count in ranked[:NUM_COSTED]:
+            for _, depth, count in ranked[: None if view.thorough else NUM_COSTED]:
                 pipes = _pipes(view, pool, depth, count, kind)
                 if pipes is not None:
                     words = f"{count} pipelines of {depth} stages from all teams, {label}"
@@ -39,7 +39,8 @@ def regular(view: SearchView) -> Iterator[Proposal]:
 def _lengths(view: SearchView, pool: Sequence[Team], kind: str) -> Iterator[tuple[float, int, int]]:
     """(estimated time, length, number of pipelines) of the lengths that may be best."""
     rough: list[tuple[float, int, int]] = []
-    for depth in range(1, min(len(pool), len(view.plan.units), MAX_DEPTH) + 1):
+    longest = MAX_DEPTH_THOROUGH if view.thorough else MAX_DEPTH
+    for depth in range(1, min(len(pool), len(view.plan.units), longest) + 1):
         count = min(len(pool) // depth, view.total)
         if count < view.wanted:
             break
@@ -50,7 +51,7 @@ def _lengths(view: SearchView, pool: Sequence[Team], kind: str) -> Iterator[tupl
         if pipe is not None:
             yield _estimate(view, pipe, count, kind), depth, count
             tried += 1
-        if tried == NUM_REFINED:
+        if tried == NUM_REFINED and not view.thorough:
             return
 
 

@@ -24,13 +24,14 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_units, model_shape
 from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Profile
-from holdfast.planner import decision as planner
+from holdfast.planner.decision import decide
 from holdfast.planner.hardware import hardware, hardware_profile
 from holdfast.planner.health import FailureRates, Health, Situation
 from holdfast.planner.peers.answers import PeerAnswer, peer_answers
 from holdfast.planner.peers.system import MOVE_BYTES_PER_S, PeerSystem, RecoveryConstants
 from holdfast.planner.pipelines import Sketch, read_plan
 from holdfast.planner.score import SwitchCost
+from holdfast.planner.search import Options, schedules_for
 from holdfast.planner.search_view import SearchView
 from holdfast.planner.step_cost import CostModel
 from holdfast.sim.cluster.health import Hurt, Hurts
@@ -39,7 +40,7 @@ from holdfast.sim.cluster.job import SimulatedJob
 HARDWARE = "h100"
 TOKENS = 4096
 MOST = 96
-OPTIONS = planner.Options(check=False)
+OPTIONS = Options(check=False)
 """The dry run is left out: it costs time and changes no decision that passes it."""
 
 
@@ -121,7 +122,7 @@ class ClusterModel:
                 devices_per_node=job.devices_per_node,
                 limits=Limits(device_bytes=hardware(HARDWARE).device_bytes),
             )
-            found = planner.decide(Situation(regular, Health(), self.profile), OPTIONS)
+            found = decide(Situation(regular, Health(), self.profile), OPTIONS)
             if found.plan is None or found.chosen is None:
                 raise HoldfastError(
                     f"{job.model} on {job.stages} stages x {job.tensor} tensor: {found.reason}"
@@ -200,7 +201,7 @@ class PlannerAdvisor(Advisor):
         health = self.model.health(plan, hurts)
         prior = mtbf_ms / 1e3 * (len(plan.workers) + len(health.spares))
         rates = FailureRates(prior_failures=1.0, prior_device_time=prior)
-        found = planner.decide(Situation(plan, health, self.model.profile, rates), OPTIONS)
+        found = decide(Situation(plan, health, self.model.profile, rates), OPTIONS)
         if found.chosen is None:
             return PlannedThroughput("wait for devices", found.reason, 0.0, 0)
         return PlannedThroughput(
@@ -236,7 +237,7 @@ class PeerAdvisor(Advisor):
     def _decide(self, hurts: Hurts, mtbf_ms: float) -> PlannedThroughput:
         width = self.model.width(hurts)
         plan, step_time = self.model.undisturbed(width)
-        schedules = self.schedules or planner.schedules_for(plan, OPTIONS)
+        schedules = self.schedules or schedules_for(plan, OPTIONS)
         view = SearchView(
             plan, self.model.health(plan, hurts), self.model.cost_model(width), schedules
         )
