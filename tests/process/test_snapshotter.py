@@ -1,4 +1,4 @@
-"""FSDP2 loops of others, killed at any moment and relaunched on another number of ranks: they go on
+"""FSDP2 and DDP loops, killed at any moment and relaunched on another number of ranks: they go on
 equal, from whatever is left, or say why not.
 """
 
@@ -92,6 +92,20 @@ def test_with_all_memory_gone_disk_is_next_and_then_an_error(cluster, tmp_path, 
     ends = launch(cluster, tmp_path, 2, options=options)
     assert all("there is no state to go on from" in end.error for end in ends)
     assert all(".metadata is missing" in end.error for end in ends)
+
+
+@pytest.mark.timeout(300)
+def test_replicas_on_two_nodes_have_parity(cluster, tmp_path, expected) -> None:
+    ddp = {"is_sharded": False}
+    ends = launch(cluster, tmp_path, 4, fresh=True, die=(3, 12, "snapshot"), **ddp)
+    assert ends == [Died(-9)] * 4
+    for path in tmp_path.glob("memory.a.*"):
+        path.unlink()
+    ends = launch(cluster, tmp_path, 2, **ddp)
+    assert ended_well(ends), ends
+    assert ends[0].first >= 9
+    assert "parity" in ends[0].origins
+    check_equal(losses(tmp_path), expected)
 
 
 @pytest.mark.chaos

@@ -1,4 +1,4 @@
-"""A training loop of somebody else, FSDP2 on a few ranks, with a Snapshotter: runs in worker
+"""A plain training loop, FSDP2 or DDP on a few ranks, with a Snapshotter: it runs in worker
 processes of the tests, and dies there.
 """
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import Snapshotter
 from holdfast.errors import HoldfastError
@@ -33,6 +34,8 @@ class LoopRun:
     die: tuple[int, int, str] | None = None
     """(rank, step, phase) of a kill; the others end when they notice."""
     fresh: bool = False
+    is_sharded: bool = True
+    """FSDP2; else DDP."""
     options: dict = field(default_factory=dict)
 
 
@@ -59,10 +62,12 @@ class Position:
         self.seen = state_dict["seen"]
 
 
-def make_model() -> nn.Module:
+def make_model(is_sharded: bool) -> nn.Module:
     torch.manual_seed(1)
     blocks = [nn.Sequential(nn.Linear(14, 22), nn.GELU(), nn.Linear(22, 14)) for _ in range(2)]
     model = nn.Sequential(*blocks, nn.Linear(14, 5)).double()
+    if not is_sharded:
+        return DistributedDataParallel(model)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in blocks:
         fully_shard(block, mesh=mesh)
@@ -97,7 +102,7 @@ def run_loop(run: LoopRun, rank: int) -> Ended:
 
 
 def _train(run: LoopRun, rank: int, size: int) -> Ended:
-    model, position = make_model(), Position()
+    model, position = make_model(run.is_sharded), Position()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     objects = {"model": model, "optimizer": optimizer, "position": position}
     snapshotter = Snapshotter(

@@ -69,7 +69,7 @@ def test_what_is_on_disk_already_is_not_written_again(arena, tmp_path):
         [],
         [],
         persistence=Persistence(steps.root, 10, 2),
-        last_step=1,
+        loaded=v(1),
     )
     assert again.stop(v(1), LONG_S)
     assert again.persisted is None

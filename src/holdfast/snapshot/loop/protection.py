@@ -2,8 +2,9 @@
 
 A thread beside the loop, on every rank, goes from version to version, as fast as it gets on: all
 agree on the oldest of the newest complete versions that they know, keep it from being overwritten,
-send it to the ranks that keep copies, and write it to disk if that is due. The loop never waits for
-it. What fails is logged and tried again with a later version.
+send it to the ranks that keep copies, and write it to disk if that is due. A version that was
+copied stays until the next one is, on all ranks: it is what is left when a node is lost. The loop
+never waits for any of it. What fails is logged and tried again with a later version.
 """
 
 import logging
@@ -63,19 +64,22 @@ class Protection:
         *,
         own_names: Sequence[str] = (),
         persistence: Persistence | None = None,
-        last_step: int = 0,
+        loaded: Version | None = None,
     ) -> None:
         """`copies`: of all ranks; `kept`: the arenas for those that this rank keeps. `own_names`:
-        parameters and the like of this rank alone, without its number. `last_step`: the state of
-        which is on disk, or where the loop began.
+        parameters and the like of this rank alone, without its number. `loaded`: where the loop
+        began.
         """
         self._ranks, self._arena, self._others = ranks, arena, others
         self._copies, self._kept = copies, {arena.layout.worker: arena for arena in kept}
         self._own_names, self._disk = own_names, persistence
-        self._last_step = last_step
+        self._last_step = loaded.step if loaded is not None else 0
+        """Of the last checkpoint, or where the loop began."""
         self.copied: Version | None = None
         """The last version that peers have copied."""
         self.persisted: Version | None = None
+        if copies and loaded is not None:
+            arena.hold([loaded])
         self._done: Version | None = None
         self._final: Version | None = None
         self._is_stopping = False
@@ -140,6 +144,7 @@ class Protection:
         slot = self._arena.slot(version)
         if self._copies and self._agree("copied to peers", version, self._copy, slot):
             self.copied = version
+            self._arena.hold([version])
         if self._disk is not None and self._is_due(self._disk, version):
             persisted = self._agree("written to disk", version, self._persist, slot)
             if persisted:

@@ -224,7 +224,7 @@ class Snapshotter:
             arenas.kept,
             own_names=[one.path.replace("/", ".") for one in held if one.is_own and one.is_steady],
             persistence=persistence,
-            last_step=self.loaded.step if self.loaded is not None else 0,
+            loaded=self.loaded,
         )
 
     def _begin(self, held: Sequence[HeldTensor]) -> None:
