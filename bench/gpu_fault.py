@@ -1,17 +1,18 @@
-"""Faults on a GPU: three replicas share one, gloo reduces their CUDA tensors.
+"""Faults on a GPU: several workers share it, each a host of its own to NCCL.
 
-The same job runs undisturbed, with a worker killed (SIGKILL) and with a worker whose device fails
-(GPU_ERROR), both in the middle of a step.
+For every shape (replicas, replicas x stages, replicas x tensor) the same job runs undisturbed, then
+with a worker killed (SIGKILL) or with a device that fails (GPU_ERROR) in each phase of a step.
 
 Goals: every run finishes, no step is lost, losses and parameters equal those of the undisturbed run
 (float64: 1e-9 relative). Printed beside it: the stall of each fault, and the apply gate, the one
 wait of the host per step that keeps anything queued behind a broken reduction from being applied.
 
-Without a GPU it says so and exits with 0.
+`--quick`: one phase per shape. Without a GPU it says so and exits with 0.
 """
 
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import torch
@@ -25,41 +26,53 @@ from holdfast.runtime.config.job_file import (
     ModelSection,
     ParallelSection,
 )
-from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.faults.kinds import Fault, FaultKind
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
 
+Backend = Literal["gloo", "nccl"]
+
 TOLERANCE = 1e-9
-FAULTS = {
-    "SIGKILL": Fault(kind="SIGKILL", target="n0.g1", at_step=10, phase="reduce 2"),
-    "GPU_ERROR": Fault(kind="GPU_ERROR", target="n0.g2", at_step=10, phase="backward"),
+SHAPES = {
+    "3 replicas": ParallelSection(replicas=3),
+    "2 x 2 stages": ParallelSection(replicas=2, stages=2),
+    "2 x tensor 2": ParallelSection(replicas=2, tensor=2),
 }
+PHASES = {
+    "3 replicas": ("forward", "reduce 2", "agree", "apply"),
+    "2 x 2 stages": ("forward", "message", "reduce 2", "agree", "apply"),
+    "2 x tensor 2": ("forward", "backward", "reduce 2", "agree", "apply"),
+}
+QUICK_PHASES = {"3 replicas": "reduce 2", "2 x 2 stages": "message", "2 x tensor 2": "backward"}
+KINDS: tuple[FaultKind, ...] = ("SIGKILL", "GPU_ERROR")
+STEP = 10
 
 
-def make_config(folder: str, quick: bool, faults: tuple[Fault, ...] = ()) -> JobConfig:
-    dim, num_layers = (256, 4) if quick else (512, 6)
+def make_config(
+    folder: str, parallel: ParallelSection, backend: Backend, faults: tuple[Fault, ...] = ()
+) -> JobConfig:
     return JobConfig(
         job=JobSection(
-            steps=20 if quick else 30,
+            steps=20,
             dtype="float64",
             device="cuda",
-            backend="gloo",
+            backend=backend,
             verify=True,
             keep_final=True,
             run_dir=folder,
         ),
         model=ModelSection(
             preset="llama-tiny",
-            dim=dim,
-            num_layers=num_layers,
+            dim=256,
+            num_layers=4,
             num_heads=8,
             num_kv_heads=8,
-            hidden=4 * dim,
+            hidden=1024,
         ),
         data=DataSection(rows=2, seq_len=256, micro_batches=6),
-        parallel=ParallelSection(replicas=3),
+        parallel=parallel,
         optimizer=OptimizerConfig(learning_rate=1e-3),
         faults=faults,
     )
@@ -98,6 +111,15 @@ def compare(name: str, calm: RunResult, result: RunResult) -> Line:
     )
 
 
+def faults_of(shape: str, quick: bool) -> list[Fault]:
+    phases = (QUICK_PHASES[shape],) if quick else PHASES[shape]
+    return [
+        Fault(kind=kind, target="n0.g1", at_step=STEP, phase=phase)
+        for phase in phases
+        for kind in KINDS
+    ]
+
+
 def main() -> None:
     arguments = parse_args(__doc__)
     if not torch.cuda.is_available():
@@ -106,19 +128,17 @@ def main() -> None:
     lines: list[Line] = []
     with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
 
-        def run(name: str, *faults: Fault) -> RunResult:
-            config = make_config(f"{folder}/{name}", arguments.quick, faults)
+        def run(name: str, shape: str, *faults: Fault, backend: Backend = "nccl") -> RunResult:
+            config = make_config(f"{folder}/{name}", SHAPES[shape], backend, faults)
             return run_job(prepare_job(config), fork_server=fork_server)
 
-        calm = run("calm")
-        lines.append(compare("undisturbed again", calm, run("again")))
-        lines += [compare(name, calm, run(name, fault)) for name, fault in FAULTS.items()]
-    for line in lines:
-        print(
-            f"{line.fault:18} {line.steps} steps, losses {line.loss_difference:.1e}, parameters "
-            f"{line.parameter_difference:.1e}, stall {line.stall_s * 1e3:.0f} ms, median step "
-            f"{line.median_step_s * 1e3:.1f} ms, apply gate {100 * line.gate_share:.1f} % of it"
-        )
+        for shape in SHAPES:
+            calm = run(f"{shape} calm", shape)
+            same = run(f"{shape} gloo", shape, backend="gloo")
+            lines.append(report(compare(f"{shape}: over gloo", calm, same)))
+            for fault in faults_of(shape, arguments.quick):
+                name = f"{shape}: {fault.kind} in {fault.phase}"
+                lines.append(report(compare(name, calm, run(name, shape, fault))))
     goals = [
         Goal(
             f"{line.fault}: largest relative difference",
@@ -128,6 +148,16 @@ def main() -> None:
         for line in lines
     ]
     finish(goals, arguments.json, {"lines": msgspec.to_builtins(lines)})
+
+
+def report(line: Line) -> Line:
+    print(
+        f"{line.fault:34} {line.steps} steps, losses {line.loss_difference:.1e}, parameters "
+        f"{line.parameter_difference:.1e}, stall {line.stall_s * 1e3:.0f} ms, median step "
+        f"{line.median_step_s * 1e3:.1f} ms, apply gate {100 * line.gate_share:.1f} % of it",
+        flush=True,
+    )
+    return line
 
 
 if __name__ == "__main__":

@@ -334,7 +334,7 @@ def test_what_a_transport_says_without_its_paths():
 def test_long_groups_are_named_by_their_ends():
     assert short_list(["a", "b"]) == "(a, b)"
     assert short_list(list("abcdef")) == "(a, b, ... f; 6)"
-    assert str(LiveGroup("all", THREE, 0, None, "gloo")) == "all group (n0.g0, n0.g1, n0.g2)"
+    assert str(LiveGroup("all", THREE, 0, None)) == "all group (n0.g0, n0.g1, n0.g2)"
 
 
 def test_a_wake_reaches_peers_beyond_those_that_are_gone():

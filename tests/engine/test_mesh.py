@@ -2,6 +2,7 @@
 
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.mesh import left_over, make_mesh
+from holdfast.engine.transport.device_log import DeviceLog
 from holdfast.plan.build import regular_plan
 from support.random_plans import make_units
 
@@ -14,6 +15,7 @@ class Maker:
     """A communicator that only notes what it is asked for."""
 
     backend = "gloo"
+    log = DeviceLog()
 
     def __init__(self, worker=WORKER):
         self.worker = worker
@@ -21,7 +23,7 @@ class Maker:
 
     def make(self, kind, members, epoch):
         self.made.append((kind, members, epoch))
-        return LiveGroup(kind, members, members.index(self.worker), None, "gloo")
+        return LiveGroup(kind, members, members.index(self.worker), None)
 
 
 def test_lookups():

@@ -148,6 +148,8 @@ class _FakeMessage:
         if self.target is not None:
             self.target.fill_(self.number)
 
+    wait_on_device = wait
+
 
 def gradients(state: TensorState, units: Sequence[int]) -> dict[int, list[Tensor]]:
     """Copies of the local sums, by bucket."""

@@ -69,6 +69,7 @@ class TrainerCore:
             backend=config.backend,
             host=config.host,
             timeout_ms=config.timeout_ms,
+            device=config.device,
         )
         self._plans: dict[int, Plan] = {}
         self._epoch: LiveEpoch | None = None

@@ -202,6 +202,7 @@ class Workshop:
             epoch=epoch.number,
             completion=completion,
             hooks=self._hooks,
+            device_log=mesh.log,
         )
 
     def _computation(self, plan: Plan, mesh: Mesh, state: TensorState) -> Computation:

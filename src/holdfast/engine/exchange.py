@@ -90,7 +90,7 @@ class Messages:
             self._post()
         tensor, pending = self._arriving.pop(message)
         start = time.perf_counter()
-        pending.wait()
+        pending.wait_on_device()
         self.waited += time.perf_counter() - start
         self._post()
         return tensor

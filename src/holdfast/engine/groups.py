@@ -1,14 +1,14 @@
 """Live communication groups: values made for (members, epoch), with no global world behind them.
 
-A `Communicator` belongs to one worker. It makes groups from a store that outlives the workers,
-each under its own prefix, so that making or losing one touches no other. Every wait has a
-deadline. `wake` makes every blocked operation of this worker return with an error at once, or
-(waiting.py) within moments where gloo has lost it.
+A `Communicator` belongs to one worker. It makes groups from a store that outlives the workers, each
+under its own prefix, so that making or losing one touches no other. Every wait has a deadline.
+`wake` makes every blocked operation of this worker return with an error at once, or (see
+transport/gloo_waiting.py) within moments where gloo has lost it.
 
-Backends: gloo (CPU, and CUDA tensors through host memory for point-to-point, which gloo cannot
-send itself) and NCCL. The two differ in what they forgive: NCCL has no tags and one order per
-group, so callers keep to that order with both; on gloo a running number is used as the tag, so
-that a mistake shows as a hang with a name instead of as wrong numbers.
+Bulk traffic (gradients, activations, tensor parallelism) goes over the transport of the device.
+Small control traffic (agreement, flags, handshakes) and the state that joiners are fed go through
+host memory, whatever the device: they must work when the device's groups are broken, and must not
+stand in line behind its kernels.
 """
 
 import threading
@@ -19,25 +19,22 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import xxhash
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
-from holdfast.engine.gloo_errors import MESSAGE_TIMED_OUT
-from holdfast.engine.tensor_parallel import ReduceOp
-from holdfast.engine.waiting import outcome, wait_for_collective, wait_for_message
+from holdfast.engine.transport.device_log import DeviceLog
+from holdfast.engine.transport.gloo import GlooTransport
+from holdfast.engine.transport.nccl import NcclTransport
+from holdfast.engine.transport.transport import Connection, Operation, ReduceOp, Transport
 from holdfast.errors import HoldfastError, invariant
 
-_OPS: dict[str, Any] = {
-    "sum": dist.ReduceOp.SUM,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
-_WAKE_TAG = 2**30
-"""Never used for a message: a receive on it times out, and that closes all pairs of a group."""
+BULK = ("tensor", "reduce", "link")
+"""Kinds of groups that go over the transport of the device."""
 _GRACE_S = 0.05
 """How long an operation of a woken group may take to end before it is left behind."""
+_TURN_S = 0.02
+"""Between groups that give and groups that take, when both are broken off."""
 
 
 class GroupBroken(Exception):
@@ -82,146 +79,123 @@ def _find_group_error(error: BaseException) -> GroupBroken | None:
 
 
 class Pending:
-    """An operation under way. `wait` must be called once; the tensor must live until then."""
+    """An operation under way. It must be waited for once; the tensor must live until then."""
 
-    def __init__(
-        self,
-        group: "LiveGroup",
-        work: Any,
-        what: str,
-        landing: Tensor | None = None,
-        peer: str = "",
-    ) -> None:
+    def __init__(self, group: "LiveGroup", operation: Operation, what: str, peer: str = "") -> None:
         """`peer`: of a message; a collective has none."""
-        self._group, self._work, self._what, self._peer = group, work, what, peer
-        self._landing = landing  # (gloo, CUDA) the host copy that is on its way
-        self.target: Tensor | None = None
+        self._group, self._operation, self._what, self._peer = group, operation, what, peer
 
     def is_done(self) -> bool:
-        """Only for collectives; gloo cannot say it of messages."""
-        return bool(self._work.is_completed())
+        """Gloo cannot say it of messages."""
+        return self._operation.is_done()
 
     def wait(self) -> None:
-        self._group.wait(self._work, self._what, self._peer)
-        if self._landing is not None and self.target is not None:
-            self.target.copy_(self._landing)
-        self._landing = None
+        """Until it has ended, seen from the host."""
+        self._group.check(self._operation.wait(self._group.is_given_up), self._what, self._peer)
+
+    def wait_on_device(self) -> None:
+        """Until work that is queued from now on sees the result."""
+        reason = self._operation.wait_on_device(self._group.is_given_up)
+        self._group.check(reason, self._what, self._peer)
+        if not self._operation.is_done():
+            self._group.log.add(self._operation)
 
 
 class LiveGroup:
     """One group as one of its members sees it."""
 
     def __init__(
-        self, kind: str, members: tuple[str, ...], rank: int, process_group: Any, backend: str
+        self,
+        kind: str,
+        members: tuple[str, ...],
+        rank: int,
+        connection: Connection | None,
+        log: DeviceLog | None = None,
     ) -> None:
         self.kind, self.members, self.rank = kind, members, rank
-        self._process_group, self._backend = process_group, backend
+        self._connection = connection
+        self.log = log or DeviceLog()
         self._broken = ""
         self._woken_at = 0.0
-        """When its connections were closed; 0: they are not."""
-        self._numbers: dict[tuple[int, bool], int] = {}
+        """When its operations were broken off; 0: they were not."""
 
     @property
     def size(self) -> int:
         return len(self.members)
 
+    @property
+    def device(self) -> torch.device:
+        """Where tensors for it have to be."""
+        return self._connection.device if self._connection is not None else torch.device("cpu")
+
+    @property
+    def is_one_way(self) -> bool:
+        """Messages go from the first member to the second only."""
+        return self.kind == "link" and self.device.type != "cpu"
+
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> None:
-        self.all_reduce_async(tensor, op).wait()
+        """Work that is queued after this sees the result."""
+        self.all_reduce_async(tensor, op).wait_on_device()
 
     def all_reduce_async(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
-        options = dist.AllreduceOptions()
-        options.reduceOp = _OPS[op]
-        return self._start("all-reduce", lambda pg: pg.allreduce([tensor], options))
+        return self._start("all-reduce", lambda live: live.all_reduce(tensor, op))
 
     def send(self, tensor: Tensor, to: str) -> Pending:
         peer = self.members.index(to)
-        tag = self._next_tag(peer, sending=True)
-        landing = self._host_copy(tensor)
-        payload = tensor if landing is None else landing
-        what = f"send to {to}"
-        return self._start(what, lambda pg: pg.send([payload], peer, tag), landing, to)
+        return self._start(f"send to {to}", lambda live: live.send(tensor, peer), to)
 
     def receive(self, tensor: Tensor, source: str) -> Pending:
         peer = self.members.index(source)
-        tag = self._next_tag(peer, sending=False)
-        staged = self._backend == "gloo" and tensor.is_cuda
-        landing = torch.empty(tensor.shape, dtype=tensor.dtype) if staged else None
-        payload = tensor if landing is None else landing
-        pending = self._start(
-            f"receive from {source}", lambda pg: pg.recv([payload], peer, tag), landing, source
-        )
-        pending.target = tensor
-        return pending
+        what = f"receive from {source}"
+        return self._start(what, lambda live: live.receive(tensor, peer), source)
 
-    def _host_copy(self, tensor: Tensor) -> Tensor | None:
-        return tensor.cpu() if self._backend == "gloo" and tensor.is_cuda else None
+    def warm_up(self) -> None:
+        """A first operation, which takes longer than others; all members call it. Groups of a
+        device had theirs when they were made.
+        """
+        if self.size > 1 and self.device.type == "cpu":
+            self.all_reduce(torch.zeros(1))
 
-    def _next_tag(self, peer: int, *, sending: bool) -> int:
-        """A running number per direction; the two ends count alike because their order is one."""
-        number = self._numbers.get((peer, sending), 0)
-        self._numbers[peer, sending] = number + 1
-        return number % 2**20
-
-    def _start(
-        self, what: str, operation: Any, landing: Tensor | None = None, peer: str = ""
-    ) -> Pending:
-        if self._broken or self._process_group is None:
+    def _start(self, what: str, start: Any, peer: str = "") -> Pending:
+        if self._broken or self._connection is None:
             raise GroupBroken(f"{self}: {what}: {self._broken or 'the group is closed'}")
         try:
-            work = operation(self._process_group)
+            operation = start(self._connection)
         except RuntimeError as error:
             raise GroupBroken(f"{self}: {what}: {first_line(error)}", _blame(peer)) from None
-        return Pending(self, work, what, landing, peer)
+        return Pending(self, operation, what, peer)
 
-    def wait(self, work: Any, what: str, peer: str = "") -> None:
-        reason = self._wait(work, is_message=bool(peer))
+    def check(self, reason: str, what: str, peer: str = "") -> None:
+        """ "Finished" means: seen, and the group was not given up since."""
         if self._broken:
-            # "Finished" means: seen, and the group was not given up since.
             raise GroupBroken(f"{self}: {what}: {self._broken}")
         if reason:
             raise GroupBroken(f"{self}: {what}: {first_line(reason)}", _blame(peer))
 
-    def _wait(self, work: Any, *, is_message: bool) -> str:
-        """What went wrong, if anything did."""
-        if self._backend == "nccl":
-            return outcome(work)
-        if is_message:
-            return wait_for_message(work, self._process_group, self._is_given_up)
-        return wait_for_collective(work, self._process_group, self._is_given_up)
-
-    def _is_given_up(self) -> bool:
+    def is_given_up(self) -> bool:
         return bool(self._woken_at) and time.monotonic() - self._woken_at > _GRACE_S
+
+    @property
+    def turn(self) -> int:
+        """When it is broken off, among the groups of a worker."""
+        return self._connection.gives if self._connection is not None else 0
+
+    def refuse(self, reason: str) -> None:
+        """No operation counts from now on, and none is started."""
+        self._broken = self._broken or reason
 
     def wake(self, reason: str) -> None:
         """End every blocked operation of this group, here and at its peers."""
-        self._broken = self._broken or reason
-        process_group = self._process_group
-        if process_group is None or self.size == 1:
-            return
-        if self._backend == "nccl":
-            process_group.abort()
-        else:
-            self._close_connections(process_group)
-        self._woken_at = self._woken_at or time.monotonic()
-
-    def _close_connections(self, process_group: Any) -> None:
-        """A receive that times out closes them all. One from a peer whose connection has ended
-        already does not: it fails at once, and the next peer is tried.
-        """
-        for distance in range(1, self.size):
-            peer = (self.rank + distance) % self.size
-            try:
-                knock = process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
-                knock.wait(timedelta(milliseconds=1))
-            except RuntimeError as error:
-                if MESSAGE_TIMED_OUT in str(error):
-                    return
+        self.refuse(reason)
+        if self._connection is not None:
+            self._connection.break_off()
+            self._woken_at = self._woken_at or time.monotonic()
 
     def close(self) -> None:
         """Give back sockets and threads. Takes as long as any operation that is still under way."""
-        process_group, self._process_group = self._process_group, None
-        if process_group is not None and self._backend == "nccl":
-            process_group.shutdown()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def __str__(self) -> str:
         return f"{self.kind} group {short_list(self.members)}"
@@ -231,33 +205,43 @@ class Communicator:
     """Makes this worker's groups."""
 
     def __init__(
-        self, worker: str, store: Any, *, backend: str, host: str, timeout_ms: int
+        self,
+        worker: str,
+        store: Any,
+        *,
+        backend: str,
+        host: str,
+        timeout_ms: int,
+        device: torch.device | str = "cpu",
     ) -> None:
         if backend not in ("gloo", "nccl"):
             raise HoldfastError(f"backend {backend!r} is unknown; known: gloo, nccl")
-        self.worker, self.backend = worker, backend
-        self._store, self._host = store, host
-        self._timeout = timedelta(milliseconds=timeout_ms)
-        self._device: Any = None
+        timeout = timedelta(milliseconds=timeout_ms)
+        self.worker, self.backend, self._store = worker, backend, store
+        self._host: Transport | None = GlooTransport(host, timeout)
+        self._bulk: Transport | None = self._host
+        if backend == "nccl":
+            self._bulk = NcclTransport(torch.device(device), timeout)
+        self._options: dict[str, Any] = {
+            "backend": backend,
+            "host": host,
+            "timeout_ms": timeout_ms,
+            "device": device,
+        }
         self._live: list[LiveGroup] = []
         self._idle_clients: list[Any] = []
         self._lock = threading.Lock()
+        self.log = DeviceLog()
         self.woken = ""
         """Why nothing more can be done with these groups; empty: they are fine."""
 
     def renew(self) -> "Communicator":
         """A fresh start after a wake, with no group. What is still being made for the old one is
-        given up by whoever makes it.
+        given up by its maker.
         """
-        fresh = Communicator(
-            self.worker,
-            self._store,
-            backend=self.backend,
-            host=self._host,
-            timeout_ms=round(self._timeout.total_seconds() * 1000),
-        )
+        fresh = Communicator(self.worker, self._store, **self._options)
         with self._lock:
-            fresh._device = self._device
+            fresh._host, fresh._bulk = self._host, self._bulk
             fresh._idle_clients, self._idle_clients = self._idle_clients, []
         return fresh
 
@@ -268,34 +252,31 @@ class Communicator:
         if self.woken:
             raise GroupBroken(f"{kind} group {short_list(members)}: {self.woken}")
         rank = members.index(self.worker)
-        process_group = None
+        connection = None
         if len(members) > 1:
-            process_group = self._connect(kind, members, rank, epoch)
-        group = LiveGroup(kind, members, rank, process_group, self.backend)
+            connection = self._connect(kind, members, rank, epoch)
+        group = LiveGroup(kind, members, rank, connection, self.log)
         with self._lock:
             self._live.append(group)
         if self.woken:
             group.wake(self.woken)
         return group
 
-    def _connect(self, kind: str, members: tuple[str, ...], rank: int, epoch: int) -> Any:
+    def _connect(self, kind: str, members: tuple[str, ...], rank: int, epoch: int) -> Connection:
+        transport = self._bulk if kind in BULK else self._host
+        invariant(transport is not None, f"{self.worker} has closed its communicator")
+        assert transport is not None
         digest = xxhash.xxh64_hexdigest("+".join(members).encode())
         client = self._store_client()
         store = PrefixStore(f"e{epoch}/{kind}/{digest}", client)
         try:
-            if self.backend == "nccl":
-                options = dist.ProcessGroupNCCL.Options()
-                options._timeout = self._timeout
-                made: Any = dist.ProcessGroupNCCL(store, rank, len(members), options)
-            else:
-                made = self._connect_gloo(store, rank, len(members))
+            made = transport.connect(kind, store, rank, len(members))
         except RuntimeError as error:
             raise GroupBroken(
                 f"{kind} group {short_list(members)} of epoch {epoch}: {first_line(error)}"
             ) from None
-        if self.backend == "gloo":  # NCCL connects, and so needs its client, at first use
-            with self._lock:
-                self._idle_clients.append(client)
+        with self._lock:
+            self._idle_clients.append(client)
         return made
 
     def _store_client(self) -> Any:
@@ -309,24 +290,21 @@ class Communicator:
                 return self._idle_clients.pop()
         return self._store.clone()
 
-    def _connect_gloo(self, store: Any, rank: int, size: int) -> Any:
-        with self._lock:
-            if self._device is None:
-                # One listener and one loop thread for all groups of this worker.
-                self._device = dist.ProcessGroupGloo.create_device(hostname=self._host)
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [self._device]
-        options._threads = 1
-        options._timeout = self._timeout
-        return dist.ProcessGroupGloo(store, rank, size, options)
-
     def wake(self, reason: str) -> None:
         """Make every blocked operation of this worker return with an error; no new one starts."""
         with self._lock:
             self.woken = self.woken or reason
             groups = list(self._live)
+        self.log.close()
         for group in groups:
-            group.wake(reason)
+            group.refuse(reason)
+        turns = sorted({group.turn for group in groups if group.size > 1})
+        for turn in turns:
+            if turn != turns[0]:
+                time.sleep(_TURN_S)
+            for group in groups:
+                if group.turn == turn:
+                    group.wake(reason)
 
     def close(self, groups: Sequence[LiveGroup]) -> None:
         with self._lock:
@@ -338,7 +316,7 @@ class Communicator:
     def close_all(self) -> None:
         self.close(list(self._live))
         self._idle_clients.clear()
-        self._device = None
+        self._host = self._bulk = None
 
     @property
     def num_live(self) -> int:

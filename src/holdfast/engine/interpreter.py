@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from holdfast.control.report import Outcome
+from holdfast.control.report import LOSS_ADDEND, Addend, Outcome
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.agreement import Agreed, Ballot, agree
 from holdfast.engine.completion import Completion, Losses, Slots
@@ -30,6 +30,7 @@ from holdfast.engine.measure import Stopwatch
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.reduction import Reduction
 from holdfast.engine.state import TensorState
+from holdfast.engine.transport.device_log import DeviceLog
 from holdfast.errors import InternalError
 from holdfast.plan.actions import Action
 from holdfast.plan.holders import HolderMap
@@ -82,6 +83,7 @@ class Interpreter:
         epoch: int,
         completion: Completion | None = None,
         hooks: Hooks | None = None,
+        device_log: DeviceLog | None = None,
     ) -> None:
         self._plan, self._actions, self._state, self._data = plan, list(actions), state, data
         self._computation, self._messages, self._reduction = computation, messages, reduction
@@ -89,6 +91,9 @@ class Interpreter:
         self._stopwatch = stopwatch
         self._ledger, self._slots, self._epoch = ledger, slots, epoch
         self._completion, self._hooks = completion, hooks or Hooks()
+        self._device_log = device_log or DeviceLog()
+        self._noted: list[tuple[int, tuple[Addend, ...]]] = []
+        """What the ledger was told of this step, and the length of the device's log then."""
         self._reduction.on_launch = self._launched
         self._hops = {
             (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
@@ -132,6 +137,8 @@ class Interpreter:
             self._completion.clear()
             self.losses = dict(self._completion.losses)
         self._num_launched = 0
+        self._noted.clear()
+        self._device_log.num_ended()
         self._messages.begin(self._data, step)
         progress = self._hooks.progress
         for number, action in enumerate(self._actions):
@@ -149,6 +156,14 @@ class Interpreter:
             addends = {addend for found in self._slots.addends.values() for addend in found}
             self._ledger.record.torn(sorted(addend for addend in addends if addend[:2] in slots))
             self._adding = -1
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """What the device did behind an operation that was broken off counts for nothing."""
+        ended = self._device_log.num_ended()
+        noted = [addends for length, addends in self._noted if length > ended]
+        self._ledger.record.torn(sorted({addend for addends in noted for addend in addends}))
+        self._noted.clear()
 
     def follow(self, outcome: Outcome) -> None:
         """Finish a step that others have applied, with the gradients that are reduced here."""
@@ -215,6 +230,7 @@ class Interpreter:
             loss = self._computation.losses[micro_batch]
             self.losses[micro_batch] = (loss, self._batches[micro_batch].num_tokens)
             self._ledger.record.loss_known(micro_batch)
+            self._noted.append((self._device_log.length, (LOSS_ADDEND,)))
 
     def _batch(self, step: int, micro_batch: int, hop: Hop) -> MicroBatch | None:
         """Needed at both ends of a route."""
@@ -260,6 +276,7 @@ class Interpreter:
             self._completion.restore()
             addends = self._completion.wanted(unit, self._micro_batch)
         self._ledger.record.added(unit, self._micro_batch, addends)
+        self._noted.append((self._device_log.length, tuple(addends)))
         self._adding = -1
         if self._last[unit] == self._action:
             self._close(unit)

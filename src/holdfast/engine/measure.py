@@ -129,26 +129,28 @@ def _fit(measure: Callable[[int], float], share: float) -> Link:
 
 
 def _ping(group: LiveGroup, worker: str, num_bytes: int) -> float:
-    """One way, from a message there and one back."""
+    """One way; where messages go both ways, from one there and one back."""
     (peer,) = [member for member in group.members if member != worker]
-    tensor, times = torch.zeros(num_bytes, dtype=torch.uint8), []
+    tensor, times = torch.zeros(num_bytes, dtype=torch.uint8, device=group.device), []
     for _ in range(_NUM_PINGS):
         start = time.perf_counter()
         if worker == group.members[0]:
             group.send(tensor, peer).wait()
-            group.receive(tensor, peer).wait()
+            if not group.is_one_way:
+                group.receive(tensor, peer).wait()
         else:
             group.receive(tensor, peer).wait()
-            group.send(tensor, peer).wait()
+            if not group.is_one_way:
+                group.send(tensor, peer).wait()
         times.append(time.perf_counter() - start)
-    return median(times) / 2
+    return median(times) / (1 if group.is_one_way else 2)
 
 
 def _reduce(group: LiveGroup, num_bytes: int) -> float:
-    tensor, times = torch.zeros(num_bytes // 4), []
+    tensor, times = torch.zeros(num_bytes // 4, device=group.device), []
     for _ in range(_NUM_PINGS):
         start = time.perf_counter()
-        group.all_reduce(tensor)
+        group.all_reduce_async(tensor).wait()
         times.append(time.perf_counter() - start)
     return median(times)
 

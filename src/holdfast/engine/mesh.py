@@ -6,19 +6,24 @@ different groups. Those whose members did not change are taken over from the mes
 
 from collections.abc import Sequence
 
-import torch
-
 from holdfast.engine.group_keys import GroupKey, link_key, needed_groups
 from holdfast.engine.groups import Communicator, LiveGroup
+from holdfast.engine.transport.device_log import DeviceLog
 from holdfast.plan.plan import Plan, Stage
 
 
 class Mesh:
     def __init__(
-        self, plan: Plan, epoch: int, groups: dict[GroupKey, LiveGroup], num_kept: int
+        self,
+        plan: Plan,
+        epoch: int,
+        groups: dict[GroupKey, LiveGroup],
+        num_kept: int,
+        log: DeviceLog | None = None,
     ) -> None:
+        """`log`: of the operations that computations under this plan wait for."""
         self.plan, self.epoch, self.groups = plan, epoch, groups
-        self.num_kept = num_kept
+        self.num_kept, self.log = num_kept, log or DeviceLog()
 
     def tensor_group(self, stage: Stage, position: int) -> LiveGroup | None:
         return self.groups.get(("tensor", stage.peers("tensor", position)))
@@ -55,10 +60,9 @@ def make_mesh(
             num_kept += 1
         else:
             groups[key] = communicator.make(key[0], key[1], epoch)
-            # (NCCL takes tensors of its device only, and connects when it is first used.)
-            if warm and groups[key].size > 1 and communicator.backend == "gloo":
-                groups[key].all_reduce(torch.zeros(1))
-    return Mesh(plan, epoch, groups, num_kept)
+            if warm:
+                groups[key].warm_up()
+    return Mesh(plan, epoch, groups, num_kept, communicator.log)
 
 
 def left_over(before: Mesh, after: Mesh) -> list[LiveGroup]:

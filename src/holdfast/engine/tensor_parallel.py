@@ -16,13 +16,13 @@ unsplit parameters, the loss.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ReduceOp = Literal["sum", "max"]
+from holdfast.engine.transport.transport import ReduceOp
 
 IGNORED = -100
 """A target that does not count."""

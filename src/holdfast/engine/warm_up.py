@@ -12,7 +12,8 @@ from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource, MicroBatch
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.state import TensorState
-from holdfast.engine.tensor_parallel import ReduceOp, TensorGroup
+from holdfast.engine.tensor_parallel import TensorGroup
+from holdfast.engine.transport.transport import ReduceOp
 from holdfast.plan.plan import Hop, Plan
 
 

@@ -1,3 +1,4 @@
+import os
 import socket
 
 import msgspec
@@ -5,6 +6,7 @@ import pytest
 
 from holdfast.engine.groups import GroupBroken
 from holdfast.errors import HoldfastError
+from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.worker.main import explain_failure, pick_device, run_worker
 
 
@@ -28,11 +30,29 @@ def test_an_agent_that_hangs_up_before_the_assignment():
     ours.close()
 
 
-def test_the_device_of_a_worker(config, monkeypatch):
-    assert pick_device(config, "n0.g5") == "cpu"
+def assignment(config, **fields):
+    return Assignment(
+        worker="n0.g5",
+        config=config,
+        store_host="",
+        store_port=0,
+        num_threads=1,
+        final_dir="",
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(("num_workers_here", "host"), [(4, None), (6, "n0.g5")])
+def test_the_device_of_a_worker(config, monkeypatch, num_workers_here, host):
+    """Workers that share a device are hosts of their own to NCCL, which refuses them otherwise."""
+    assert pick_device(assignment(config)) == "cpu"
     chosen = []
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    monkeypatch.setattr("os.environ", {})
     section = msgspec.structs.replace(config.job, device="cuda")
-    assert pick_device(msgspec.structs.replace(config, job=section), "n0.g5") == "cuda:1"
+    on_device = msgspec.structs.replace(config, job=section)
+    assert pick_device(assignment(on_device, num_workers_here=num_workers_here)) == "cuda:1"
     assert chosen == [1]
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ.get("NCCL_HOSTID") == host

@@ -406,7 +406,7 @@ def serve(control_fd: int, run_child: RunChild) -> None:
 
 if __name__ == "__main__":
     ignore_terminal()
-    from holdfast.engine.gloo_errors import check_gloo_errors
+    from holdfast.engine.transport.gloo_errors import check_gloo_errors
     from holdfast.runtime.worker.main import run_worker
 
     if not check_in_child(check_gloo_errors):

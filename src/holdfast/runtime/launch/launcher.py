@@ -268,6 +268,7 @@ class _Run:
             store_host=config.job.host,
             store_port=self._store_port,
             num_threads=config.job.threads or share_cores(len(self._job.workers)),
+            num_workers_here=len(self._job.workers),
             final_dir=os.path.abspath(final) if config.job.keep_final else "",
             memory=self._memory,
             checkpoints=os.path.abspath(checkpoints) if config.snapshot.persists else "",

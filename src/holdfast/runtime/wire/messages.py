@@ -72,6 +72,8 @@ class Assignment(Message, frozen=True, kw_only=True):
     store_host: str
     store_port: int
     num_threads: int
+    num_workers_here: int = 1
+    """On this machine, for the question whether workers share a device."""
     final_dir: str
     """Where parameters and moments are written at the end; empty = nowhere."""
     memory: str = ""

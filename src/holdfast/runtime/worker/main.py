@@ -15,12 +15,13 @@ from holdfast.control.snapshots.messages import Unloadable
 from holdfast.engine.groups import GroupBroken, first_line
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.trainer import Trainer
+from holdfast.engine.transport.nccl import prepare_process
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.workers import parse_worker
 from holdfast.runtime.agent.sidecars import run_copying, run_persisting
-from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.faults.in_worker import WorkerFaults
+from holdfast.runtime.launch.job import resolve_backend
 from holdfast.runtime.launch.store import connect_store
 from holdfast.runtime.record.logs import add_step
 from holdfast.runtime.wire.frames import BY_WORKER, Channel
@@ -82,9 +83,7 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         Member(assignment.worker, assignment.incarnation),
         model=make_model(config.model, config.job.seed),
         data=make_data(config, config.data.micro_batches),
-        config=trainer_config(
-            config, pick_device(config, assignment.worker), resume=assignment.resume
-        ),
+        config=trainer_config(config, pick_device(assignment), resume=assignment.resume),
         store=connect_store(assignment.store_host, assignment.store_port),
         link=link,
         hooks=Hooks(progress=faults.progress, phase=faults.phase),
@@ -99,12 +98,16 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
     trainer.close()
 
 
-def pick_device(config: JobConfig, worker: str) -> str:
-    if config.job.device != "cuda":
-        return config.job.device
-    _, device = parse_worker(worker)
-    index = device % torch.cuda.device_count()
+def pick_device(assignment: Assignment) -> str:
+    if assignment.config.job.device != "cuda":
+        return assignment.config.job.device
+    _, device = parse_worker(assignment.worker)
+    count = torch.cuda.device_count()
+    index = device % count
     torch.cuda.set_device(index)
+    if resolve_backend(assignment.config) == "nccl":
+        shares_device = assignment.num_workers_here > count
+        prepare_process(assignment.worker, shares_device=shares_device)
     return f"cuda:{index}"
 
 

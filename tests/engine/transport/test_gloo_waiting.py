@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.engine.groups import GroupBroken
-from holdfast.engine.waiting import outcome, wait_for_collective, wait_for_message
+from holdfast.engine.transport.gloo_waiting import outcome, wait_for_collective, wait_for_message
 from support.live_groups import crew
 
 PAIR = ("n0.g0", "n0.g1")

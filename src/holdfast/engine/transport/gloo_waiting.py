@@ -18,11 +18,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from holdfast.engine.gloo_errors import COLLECTIVE_TIMED_OUT
+from holdfast.engine.transport.gloo_errors import COLLECTIVE_TIMED_OUT
+from holdfast.engine.transport.transport import LEFT_BEHIND
 
 SLICE_S = 0.05
 _SLICE = timedelta(seconds=SLICE_S)
-LEFT_BEHIND = "it has not ended, and is not waited for any more"
 
 
 def outcome(work: Any) -> str:

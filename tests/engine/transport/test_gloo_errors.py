@@ -1,7 +1,7 @@
 import pytest
 
-from holdfast.engine import gloo_errors
-from holdfast.engine.gloo_errors import check_gloo_errors, provoke
+from holdfast.engine.transport import gloo_errors
+from holdfast.engine.transport.gloo_errors import check_gloo_errors, provoke
 from holdfast.errors import HoldfastError
 
 

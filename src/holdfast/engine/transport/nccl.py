@@ -1,0 +1,141 @@
+"""Groups over NCCL: device memory to device memory.
+
+NCCL has no tags and one order per communicator, so a pair of workers has a communicator per
+direction (else a send would wait behind a receive), and communicators are made when the group is,
+not at its first use, in the order in which all workers make their groups.
+
+A kernel of NCCL whose peer is gone runs until its communicator is aborted. Aborting takes about
+half a second for each, so a thread of its own does it for each, side by side.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast.engine.transport.gloo import OPS
+from holdfast.engine.transport.transport import LEFT_BEHIND, ReduceOp
+
+_POLL_S = 0.0001
+_ABORT_BEGUN_S = 5.0
+_TURNS = {"reduce": 0, "tensor": 1}
+
+
+def prepare_process(worker: str, *, shares_device: bool) -> None:
+    """Settings that NCCL reads once, when a process makes its first communicator."""
+    # The watchdog of torch ends a process in which an operation fails; recovering is our part.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    if shares_device:
+        # NCCL refuses two ranks of one host on one device; as two hosts they use sockets.
+        os.environ["NCCL_HOSTID"] = worker
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_IB_DISABLE", "1")
+
+
+class NcclTransport:
+    name = "nccl"
+
+    def __init__(self, device: torch.device, timeout: timedelta) -> None:
+        self._device, self._timeout = device, timeout
+
+    def connect(self, kind: str, store: Any, rank: int, size: int) -> "NcclConnection":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = self._timeout
+        with torch.cuda.device(self._device):
+            made = dist.ProcessGroupNCCL(store, rank, size, options)
+            connection = NcclConnection(made, kind, rank, self._device, self._timeout)
+            connection.warm_up()
+        return connection
+
+
+class NcclConnection:
+    def __init__(
+        self, process_group: Any, kind: str, rank: int, device: torch.device, timeout: timedelta
+    ) -> None:
+        self._process_group, self._kind, self._rank = process_group, kind, rank
+        self.device, self._timeout_s = device, timeout.total_seconds()
+        self._abort: threading.Thread | None = None
+
+    @property
+    def gives(self) -> int:
+        if self._kind == "link":
+            return 0 if self._rank == 0 else 2
+        return _TURNS.get(self._kind, 0)
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> "_NcclOperation":
+        options = dist.AllreduceOptions()
+        options.reduceOp = OPS[op]
+        return self._operation(self._process_group.allreduce([tensor], options))
+
+    def send(self, tensor: Tensor, peer: int) -> "_NcclOperation":
+        return self._operation(self._process_group.send([tensor], peer, 0))
+
+    def receive(self, tensor: Tensor, peer: int) -> "_NcclOperation":
+        return self._operation(self._process_group.recv([tensor], peer, 0))
+
+    def _operation(self, work: Any) -> "_NcclOperation":
+        return _NcclOperation(work, self._timeout_s)
+
+    def warm_up(self) -> None:
+        """Makes the communicator: that of messages is another one than that of collectives."""
+        tensor = torch.zeros(1, device=self.device)
+        if self._kind != "link":
+            made = self.all_reduce(tensor, "sum")
+        else:
+            made = self.receive(tensor, 0) if self._rank else self.send(tensor, 1)
+        reason = made.wait(lambda: self._abort is not None)
+        if reason:
+            raise RuntimeError(reason)
+
+    def break_off(self) -> None:
+        """Returns when the abort has begun: from then on no kernel of the group moves anything."""
+        if self._abort is not None or self._process_group is None:
+            return
+        process_group, begun = self._process_group, threading.Event()
+
+        def abort() -> None:
+            begun.set()
+            process_group.abort()
+
+        self._abort = threading.Thread(target=abort, daemon=True, name="abort")
+        self._abort.start()
+        begun.wait(_ABORT_BEGUN_S)
+
+    def close(self) -> None:
+        process_group, self._process_group = self._process_group, None
+        if self._abort is not None:
+            self._abort.join(self._timeout_s)
+        elif process_group is not None:
+            process_group.shutdown()
+
+
+class _NcclOperation:
+    def __init__(self, work: Any, timeout_s: float) -> None:
+        self._work, self._timeout_s = work, timeout_s
+
+    def is_done(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def wait(self, is_given_up: Callable[[], bool]) -> str:
+        deadline = time.monotonic() + self._timeout_s
+        while not self._work.is_completed():
+            if is_given_up():
+                return LEFT_BEHIND
+            if time.monotonic() > deadline:
+                return f"it has not ended in {self._timeout_s:.0f} s"
+            time.sleep(_POLL_S)
+        return self.wait_on_device(is_given_up)
+
+    def wait_on_device(self, is_given_up: Callable[[], bool]) -> str:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            return str(error)
+        return ""
