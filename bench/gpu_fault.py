@@ -56,6 +56,7 @@ def make_config(
     return JobConfig(
         job=JobSection(
             steps=20,
+            timeout_s=60,
             dtype="float64",
             device="cuda",
             backend=backend,

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from holdfast.engine.exchange import AHEAD, Messages
+from holdfast.engine import exchange
+from holdfast.engine.exchange import Messages
 from holdfast.errors import InternalError
 from holdfast.plan.action_lists import lower
 from holdfast.plan.build import regular_plan
@@ -36,11 +37,11 @@ def make(plan: Plan, worker: str):
 def test_receives_are_posted_ahead_in_list_order():
     messages, links = make(PIPE, "n0.g2")
     messages.begin(TASK.data, 0)
-    assert len(links.received) == AHEAD
+    assert len(links.received) == exchange.AHEAD["gloo"]
     for number in range(6):
         tensor = messages.take("F", "r0.s2", number)
         assert tensor.unique().tolist() == [number]
-        assert len(links.received) == min(6, AHEAD + number + 1)
+        assert len(links.received) == min(6, exchange.AHEAD["gloo"] + number + 1)
     assert {source for source, _, _ in links.received} == {"n0.g1"}
 
 
@@ -120,7 +121,7 @@ def test_the_end_waits_for_what_was_sent():
     messages.finish()
     assert links.num_waited == 12
     messages.begin(TASK.data, 1)
-    assert len(links.received) == 6 + AHEAD
+    assert len(links.received) == 6 + exchange.AHEAD["gloo"]
 
 
 def test_a_message_that_nobody_sends_or_takes_is_our_bug():

@@ -28,6 +28,16 @@ class MicroBatch(NamedTuple):
         """Targets that count."""
         return int((self.targets != IGNORED).sum())
 
+    def on(self, device: torch.device) -> "MicroBatch":
+        """The same on a device, without waiting for what runs there."""
+        if device.type == "cpu":
+            return self
+        tokens, targets = (
+            tensor.pin_memory().to(device, non_blocking=True)
+            for tensor in (self.tokens, self.targets)
+        )
+        return MicroBatch(tokens, targets)
+
 
 class DataSource(Protocol):
     """What training reads. Steps and indices count from 0."""

@@ -1,8 +1,11 @@
 """Messages between stages: activations forward, gradients back.
 
 Receives are posted ahead, in the order of the action list, so that a message travels while its
-receiver still computes; the computation that needs it waits for it. Sizes come from the data (a
-micro-batch's shape is known by its number) and from the model's width, so nothing travels ahead.
+receiver still computes; the computation that needs it waits for it. Not with NCCL, whose receive is
+a kernel that runs until its message comes: whatever else the host asks the device for meanwhile
+(memory, a kernel that is loaded at its first launch) waits for that kernel, and so may the very
+computation that its sender waits for. Sizes come from the data (a micro-batch's shape is known by
+its number) and from the model's width, so nothing travels ahead of a message.
 """
 
 import time
@@ -20,8 +23,8 @@ from holdfast.plan.actions import Action
 from holdfast.plan.groups import transfers
 from holdfast.plan.plan import Plan
 
-AHEAD = 4
-"""Receives posted ahead of the one that is needed next."""
+AHEAD = {"gloo": 4, "nccl": 0}
+"""Receives posted ahead of the one that is needed next, by transport."""
 
 BoundaryMessage = tuple[str, str, int]
 """(F or B, stage of this worker, micro-batch)"""
@@ -64,7 +67,7 @@ class Messages:
     def begin(self, data: DataSource, step: int) -> None:
         self._data, self._step = data, step
         self._to_post = deque(self._expected)
-        for _ in range(AHEAD):
+        for _ in range(AHEAD[self._backend]):
             self._post()
 
     def _post(self) -> None:
@@ -92,7 +95,8 @@ class Messages:
         start = time.perf_counter()
         pending.wait_on_device()
         self.waited += time.perf_counter() - start
-        self._post()
+        if AHEAD[self._backend]:
+            self._post()
         return tensor
 
     def put(self, what: str, stage: str, peer: str, micro_batch: int, tensor: Tensor) -> None:

@@ -106,6 +106,7 @@ class Interpreter:
         added = [bucket for buckets in self._buckets_of.values() for bucket in buckets]
         self._num_adders = Counter(added)
         self._batches: dict[int, MicroBatch] = {}
+        self._num_tokens: dict[int, int] = {}
         self._made: dict[BoundaryMessage, Tensor] = {}
         """Results that wait for their turn to be sent."""
         self.losses: Losses = {}
@@ -228,7 +229,7 @@ class Interpreter:
         """Its loss is known, and this worker is the one to say it."""
         if self._completion is None or self._completion.counts_loss(micro_batch):
             loss = self._computation.losses[micro_batch]
-            self.losses[micro_batch] = (loss, self._batches[micro_batch].num_tokens)
+            self.losses[micro_batch] = (loss, self._num_tokens[micro_batch])
             self._ledger.record.loss_known(micro_batch)
             self._noted.append((self._device_log.length, (LOSS_ADDEND,)))
 
@@ -239,7 +240,9 @@ class Interpreter:
         if micro_batch not in self._batches:
             made = self._data.micro_batch(step, micro_batch)
             device = next(iter(self._state.slices.values())).parameter.device
-            self._batches[micro_batch] = MicroBatch(made.tokens.to(device), made.targets.to(device))
+            # Counted here, since asking the device would wait for everything that runs on it.
+            self._num_tokens[micro_batch] = made.num_tokens
+            self._batches[micro_batch] = made.on(device)
         return self._batches[micro_batch]
 
     def _backward(self, action: Action, number: int) -> None:
@@ -316,6 +319,7 @@ class Interpreter:
             ready=self._ledger.vote() if self._completion is None else 0,
         )
         self._batches.clear()
+        self._num_tokens.clear()
         self._hooks.gaps.waiting(AGREE)
         try:
             self._agreed = agree(

@@ -157,9 +157,17 @@ class Trainer(ChangingTrainer):
             for piece in slices.values():
                 self._workshop.model.fill(piece.parameter, piece.tensor, piece.box)
         self._workshop.set_up(epoch, state, slices, self._num_updates)
+        self._warm_up_device(epoch)
         self.ledger.enter(order)
         self._epoch = epoch
         self._snapshot_epoch()
+
+    def _warm_up_device(self, epoch: LiveEpoch) -> None:
+        """The first launch of a kernel loads it, and that waits for all that runs on the device:
+        also for a message that comes only after this very launch.
+        """
+        if self._workshop.device.type == "cuda" and epoch.state is not None:
+            self._workshop.warm_up(epoch.plan, epoch.state)
 
     # Recovery.
 
@@ -247,6 +255,7 @@ class Trainer(ChangingTrainer):
         epoch = LiveEpoch(order.number, plan, self._await(building))
         self._num_updates = loaded.num_updates
         self._workshop.set_up(epoch, state, slices, self._num_updates)
+        self._warm_up_device(epoch)
         self.ledger.enter(order)
         self._epoch, self._before = epoch, None
         self._snapshot_epoch(version)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.compute import Computation
-from holdfast.engine.data import DataSource, MicroBatch
+from holdfast.engine.data import DataSource
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.state import TensorState
 from holdfast.engine.tensor_parallel import TensorGroup
@@ -55,8 +55,7 @@ def rehearse(plan: Plan, state: TensorState, data: DataSource, width: int) -> No
         stopwatch=Stopwatch(example.device),
     )
     for micro_batch, hop in _first_hops(plan, groups):
-        batch = data.micro_batch(0, micro_batch)
-        batch = MicroBatch(batch.tokens.to(example.device), batch.targets.to(example.device))
+        batch = data.micro_batch(0, micro_batch).on(example.device)
         entry = batch.tokens if hop.first == 0 else example.new_zeros(*batch.tokens.shape, width)
         result = computation.forward(hop, 0, micro_batch, entry, batch)
         grad = None if hop.stop == len(plan.units) else torch.zeros_like(result)

@@ -28,10 +28,15 @@ _TURNS = {"reduce": 0, "tensor": 1}
 
 
 def prepare_process(worker: str, *, shares_device: bool) -> None:
-    """Settings that NCCL reads once, when a process makes its first communicator."""
+    """Settings that are read once: before a process uses its device."""
+    # A kernel that is loaded at its first launch waits for all that runs on the device; kernels of
+    # NCCL run until a peer answers, and the peer may wait for that very launch.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     # The watchdog of torch ends a process in which an operation fails; recovering is our part.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    # Streams that share a queue of the device wait for each other; a message would for a kernel.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if shares_device:
         # NCCL refuses two ranks of one host on one device; as two hosts they use sockets.
         os.environ["NCCL_HOSTID"] = worker

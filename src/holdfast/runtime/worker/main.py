@@ -104,10 +104,10 @@ def pick_device(assignment: Assignment) -> str:
     _, device = parse_worker(assignment.worker)
     count = torch.cuda.device_count()
     index = device % count
-    torch.cuda.set_device(index)
     if resolve_backend(assignment.config) == "nccl":
         shares_device = assignment.num_workers_here > count
         prepare_process(assignment.worker, shares_device=shares_device)
+    torch.cuda.set_device(index)
     return f"cuda:{index}"
 
 
