@@ -43,12 +43,14 @@ def failed():
     return made
 
 
-def make(building=None, meeting=None, links=None, **order):
+def make(building=None, meeting=None, links=None, builds_now=True, **order):
+    building = building or done()
     return PendingChange(
         Order(number=2, kind="change", plan=FullPlan(""), incarnations={}, **order),
         PLAN,
         TRANSITION,
-        building=building or done(),
+        build=lambda: building,
+        builds_now=builds_now,
         meeting=meeting or done(),
         links=links or done([]),
     )
@@ -106,3 +108,19 @@ def test_when_it_is_given_up_nobody_is_fed_any_more():
     feeder = Feeder()
     make(links=done([feeder]), joiners=JOINERS).close("void")
     assert feeder.why_closed == "void"
+
+
+def test_groups_that_cannot_be_made_beside_training_are_made_at_the_switch():
+    begun = []
+
+    def build():
+        begun.append(1)
+        return done("mesh")
+
+    order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
+    parts = {"meeting": done(), "links": done([])}
+    change = PendingChange(order, PLAN, TRANSITION, build=build, builds_now=False, **parts)
+    assert change.is_ready(1)
+    assert begun == []
+    assert [change.building().result(), change.building().result()] == ["mesh", "mesh"]
+    assert begun == [1]

@@ -31,14 +31,27 @@ class PendingChange:
         plan: Plan,
         transition: Transition,
         *,
-        building: Background[Mesh],
+        build: Callable[[], Background[Mesh]],
+        builds_now: bool,
         meeting: Background[LiveGroup | None],
         links: Background[list[Feeder]],
     ) -> None:
+        """`build` starts the making of groups: now, or at the switch."""
         self.order, self.plan, self.transition = order, plan, transition
-        self.building, self.meeting = building, meeting
+        self._build, self.meeting = build, meeting
+        self._building = build() if builds_now else None
         self._links = links
         self._failed_s = 0.0
+
+    def building(self) -> Background[Mesh]:
+        """The groups of the next plan, from the switch on at the latest."""
+        if self._building is None:
+            self._building = self._build()
+        return self._building
+
+    @property
+    def _under_way(self) -> "list[Background[Any]]":
+        return [made for made in (self._building, self.meeting, self._links) if made is not None]
 
     @property
     def feeders(self) -> list[Feeder]:
@@ -50,8 +63,7 @@ class PendingChange:
         """
         if self.order.at_step and not self.order.joiners:
             return True
-        made = (self.building, self.meeting, self._links)
-        return all(background.is_done for background in made) and all(
+        return all(background.is_done for background in self._under_way) and all(
             feeder.is_current(step) for feeder in self.feeders
         )
 
@@ -59,7 +71,7 @@ class PendingChange:
         """GroupBroken if it cannot come to be any more. Where a joiner has died, the coordinator
         calls it off first; only what nobody else notices is worth a recovery.
         """
-        failed = next((b for b in (self.building, self.meeting, self._links) if b.has_failed), None)
+        failed = next((made for made in self._under_way if made.has_failed), None)
         if failed is None:
             return
         self._failed_s = self._failed_s or now_s
@@ -108,10 +120,11 @@ def prepare_change(
         order,
         plan,
         transition,
-        building=Background(
+        build=lambda: Background(
             f"groups of epoch {number}",
             lambda: make_mesh(communicator, plan, number, before.mesh, warm=True),
         ),
+        builds_now=communicator.connects_beside_training,
         meeting=Background(f"meeting of epoch {number}", meet),
         links=Background(
             f"feeds of epoch {number}", lambda: start_feeds(communicator, order, plan, giving)

@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from holdfast.engine.transport.device_log import DeviceLog
 from holdfast.engine.transport.gloo import GlooTransport
 from holdfast.engine.transport.nccl import NcclTransport
-from holdfast.engine.transport.transport import Connection, Operation, ReduceOp, Transport
+from holdfast.engine.transport.transport import GroupConnection, Operation, ReduceOp, Transport
 from holdfast.errors import HoldfastError, invariant
 
 BULK = ("tensor", "reduce", "link")
@@ -109,7 +109,7 @@ class LiveGroup:
         kind: str,
         members: tuple[str, ...],
         rank: int,
-        connection: Connection | None,
+        connection: GroupConnection | None,
         log: DeviceLog | None = None,
     ) -> None:
         self.kind, self.members, self.rank = kind, members, rank
@@ -235,6 +235,14 @@ class Communicator:
         self.woken = ""
         """Why nothing more can be done with these groups; empty: they are fine."""
 
+    @property
+    def connects_beside_training(self) -> bool:
+        """Making a communicator of NCCL asks the device for memory, which waits for the kernels
+        that run there; those wait for messages of peers that may be asking for memory, too. So its
+        groups are made while no step is under way.
+        """
+        return self.backend != "nccl"
+
     def renew(self) -> "Communicator":
         """A fresh start after a wake, with no group. What is still being made for the old one is
         given up by its maker.
@@ -262,7 +270,9 @@ class Communicator:
             group.wake(self.woken)
         return group
 
-    def _connect(self, kind: str, members: tuple[str, ...], rank: int, epoch: int) -> Connection:
+    def _connect(
+        self, kind: str, members: tuple[str, ...], rank: int, epoch: int
+    ) -> GroupConnection:
         transport = self._bulk if kind in BULK else self._host
         invariant(transport is not None, f"{self.worker} has closed its communicator")
         assert transport is not None

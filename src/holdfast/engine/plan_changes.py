@@ -55,7 +55,7 @@ class ChangingTrainer(TrainerCore):
     def _enter_change(self, change: PendingChange, start: float) -> None:
         before, order = self._epoch, change.order
         assert before is not None
-        mesh = self._await(change.building)
+        mesh = self._await(change.building())
         meeting = self._await(change.meeting)
         after = LiveEpoch(order.number, self._plans[order.number], mesh)
         num_bytes = 0
@@ -112,7 +112,8 @@ class ChangingTrainer(TrainerCore):
         if self.communicator.woken:
             self._renew()
         linking = join_links(self.communicator, order, self.worker)
-        building = self._build(plan, order.number, warm=True)
+        beside = self.communicator.connects_beside_training
+        building = self._build(plan, order.number, warm=True) if beside else None
         state = self._workshop.build_state(plan)
         state.attach(fresh_slices(state))
         self._workshop.warm_up(plan, state)
@@ -124,6 +125,7 @@ class ChangingTrainer(TrainerCore):
             self._check()
             if self.ledger.pending != order.number:  # it is void
                 return
+        building = building or self._build(plan, order.number, warm=True)
         epoch = LiveEpoch(order.number, plan, self._await(building))
         self._num_updates = catch_up.num_updates
         self._workshop.set_up(epoch, state, state.slices, self._num_updates)

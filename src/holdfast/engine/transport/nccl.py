@@ -67,6 +67,7 @@ class NcclConnection:
         self._process_group, self._kind, self._rank = process_group, kind, rank
         self.device, self._timeout_s = device, timeout.total_seconds()
         self._abort: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     @property
     def gives(self) -> int:
@@ -101,15 +102,16 @@ class NcclConnection:
 
     def break_off(self) -> None:
         """Returns when the abort has begun: from then on no kernel of the group moves anything."""
-        if self._abort is not None or self._process_group is None:
-            return
         process_group, begun = self._process_group, threading.Event()
 
         def abort() -> None:
             begun.set()
             process_group.abort()
 
-        self._abort = threading.Thread(target=abort, daemon=True, name="abort")
+        with self._lock:
+            if self._abort is not None or process_group is None:
+                return
+            self._abort = threading.Thread(target=abort, daemon=True, name="abort")
         self._abort.start()
         begun.wait(_ABORT_BEGUN_S)
 

@@ -1,7 +1,7 @@
 """What a group asks of the library below it.
 
-A `Transport` makes connections for one worker; a `Connection` is one group of workers as this
-worker sees it. Operations are started in one order that all members share, since the strictest
+A `Transport` makes connections for one worker; a `GroupConnection` is one group of workers as
+this worker sees it. Operations are started in one order that all members share, since the strictest
 library (NCCL) has no tags.
 
 An operation ends twice. `wait_on_device`: work that is queued from now on sees its result; on the
@@ -10,8 +10,8 @@ in host memory the two are the same.
 
 `break_off` ends every operation of the group, on this worker and in the end on its peers. What a
 device computes from the result of an operation that was broken off is worthless, so the groups of a
-worker are broken off in an order: first those through which it gives (`Connection.gives`), so that
-nothing worthless reaches a peer, then those from which it takes.
+worker are broken off in an order (`GroupConnection.gives`): first those through which it gives, so
+that nothing worthless reaches a peer, then those from which it takes.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from torch import Tensor
 
 ReduceOp = Literal["sum", "max", "min"]
 
-LEFT_BEHIND = "it has not ended, and its caller has stopped waiting"
+LEFT_BEHIND = "it has not ended, and is not waited for any more"
 
 
 class Operation(Protocol):
@@ -35,7 +35,7 @@ class Operation(Protocol):
         """Until later work on the device sees its result."""
 
 
-class Connection(Protocol):
+class GroupConnection(Protocol):
     @property
     def device(self) -> torch.device:
         """Where the tensors of its operations have to be; a host transport takes any."""
@@ -60,5 +60,5 @@ class Transport(Protocol):
     @property
     def name(self) -> str: ...
 
-    def connect(self, kind: str, store: Any, rank: int, size: int) -> Connection:
+    def connect(self, kind: str, store: Any, rank: int, size: int) -> GroupConnection:
         """Raises RuntimeError if it cannot."""
