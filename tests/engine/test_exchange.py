@@ -18,7 +18,7 @@ UNITS = TASK.units
 PIPE = regular_plan(UNITS, stages=3, micro_batches=6)
 
 
-def make(plan: Plan, worker: str):
+def make(plan: Plan, worker: str, backend: str = "gloo"):
     layout, lists = lower(plan)
     links = FakeLinks()
     messages = Messages(
@@ -26,7 +26,7 @@ def make(plan: Plan, worker: str):
         worker,
         links,
         lists[layout.lane_of_worker[worker]],
-        backend="gloo",
+        backend=backend,
         width=32,
         dtype=torch.float64,
         device=CPU,
@@ -43,6 +43,22 @@ def test_receives_are_posted_ahead_in_list_order():
         assert tensor.unique().tolist() == [number]
         assert len(links.received) == min(6, exchange.AHEAD["gloo"] + number + 1)
     assert {source for source, _, _ in links.received} == {"n0.g1"}
+
+
+def test_over_nccl_receives_are_posted_in_their_place():
+    """Else a receive could wait behind a send whose own receive waits behind another send."""
+    messages, links = make(PIPE, "n0.g2", "nccl")
+    layout, lists = lower(PIPE)
+    messages.begin(TASK.data, 0)
+    for action in lists[layout.lane_of_worker["n0.g2"]]:
+        posted = len(links.received)
+        if action.kind in ("RF", "RB"):
+            messages.reached(action)
+            assert len(links.received) == posted + 1
+        elif action.kind == "F":
+            assert messages.take("F", "r0.s2", action.number).unique().tolist() == [action.number]
+            assert len(links.received) == posted
+    assert len(links.received) == 6
 
 
 def test_sizes_come_from_the_number_of_the_micro_batch():

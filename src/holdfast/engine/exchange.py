@@ -1,11 +1,15 @@
 """Messages between stages: activations forward, gradients back.
 
-Receives are posted ahead, in the order of the action list, so that a message travels while its
-receiver still computes; the computation that needs it waits for it. Not with NCCL, whose receive is
-a kernel that runs until its message comes: whatever else the host asks the device for meanwhile
-(memory, a kernel that is loaded at its first launch) waits for that kernel, and so may the very
-computation that its sender waits for. Sizes come from the data (a micro-batch's shape is known by
-its number) and from the model's width, so nothing travels ahead of a message.
+Over gloo, receives are posted ahead, in the order of the action list, so that a message travels
+while its receiver still computes; the computation that needs it waits for it.
+
+Over NCCL a receive is a kernel that runs until its message comes, and what the host asks the device
+for meanwhile (memory, a kernel that is loaded at its first launch) may wait for that kernel. So a
+receive is posted just where the action list has it: the lists of all workers have one order, in
+which every send and every receive may block without any of them blocking for ever.
+
+Sizes come from the data (a micro-batch's shape is known by its number) and from the model's width,
+so nothing travels ahead of a message.
 """
 
 import time
@@ -24,7 +28,7 @@ from holdfast.plan.groups import transfers
 from holdfast.plan.plan import Plan
 
 AHEAD = {"gloo": 4, "nccl": 0}
-"""Receives posted ahead of the one that is needed next, by transport."""
+"""Receives posted ahead of the one that is needed next, by transport; 0: each in its place."""
 
 BoundaryMessage = tuple[str, str, int]
 """(F or B, stage of this worker, micro-batch)"""
@@ -68,6 +72,11 @@ class Messages:
         self._data, self._step = data, step
         self._to_post = deque(self._expected)
         for _ in range(AHEAD[self._backend]):
+            self._post()
+
+    def reached(self, action: Action) -> None:
+        """The place of a receive in the action list."""
+        if not AHEAD[self._backend] and self._to_post and self._to_post[0] == action:
             self._post()
 
     def _post(self) -> None:

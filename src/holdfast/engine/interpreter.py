@@ -176,6 +176,8 @@ class Interpreter:
             self._compute(action, number, step)
         elif kind == "R":
             self._computation.recompute(action.stage, action.number)
+        elif kind in ("RF", "RB"):
+            self._messages.reached(action)
         elif kind == "REDUCE":
             self._reduction.mark_ready(action.number)
         elif kind == "AGREE":
@@ -189,7 +191,7 @@ class Interpreter:
             self._hooks.gaps.sending()
             self._messages.put(kind[1], action.stage, action.peer, action.number, made)
             self._hooks.gaps.sent()
-        elif kind not in ("RF", "RB"):  # receives are posted ahead
+        else:
             raise InternalError(f"the interpreter does not know the action {kind}")
 
     def _compute(self, action: Action, number: int, step: int) -> None:

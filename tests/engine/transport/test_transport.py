@@ -116,4 +116,4 @@ def test_settings_of_a_process_are_not_overruled(monkeypatch):
     prepare_process("n0.g3", shares_device=True)
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth0"
     assert os.environ["NCCL_HOSTID"] == "n0.g3"
-    assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"

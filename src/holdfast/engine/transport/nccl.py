@@ -29,9 +29,6 @@ _TURNS = {"reduce": 0, "tensor": 1}
 
 def prepare_process(worker: str, *, shares_device: bool) -> None:
     """Settings that are read once: before a process uses its device."""
-    # A kernel that is loaded at its first launch waits for all that runs on the device; kernels of
-    # NCCL run until a peer answers, and the peer may wait for that very launch.
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     # The watchdog of torch ends a process in which an operation fails; recovering is our part.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
