@@ -272,7 +272,9 @@ class TrainerCore:
         self._check()
 
     def _close_aside(self, old: Communicator, groups: list[LiveGroup] | None = None) -> None:
-        """Closing takes gloo some 10 ms for every group: nobody waits for it."""
+        """Closing takes gloo some 10 ms for every group: training does not wait for it, unless it
+        must not go on meanwhile.
+        """
         before = self._closer
 
         def close() -> None:
@@ -284,6 +286,8 @@ class TrainerCore:
                 old.close(groups)
 
         self._closer = Background("closing groups", close)
+        if groups is not None and not old.connects_beside_training:
+            self._await(self._closer)
 
     def _build(
         self, plan: Plan, number: int, more: Sequence[GroupKey] = (), *, warm: bool = False

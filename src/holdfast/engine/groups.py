@@ -191,6 +191,11 @@ class LiveGroup:
             self._connection.break_off()
             self._woken_at = self._woken_at or time.monotonic()
 
+    def wait_broken_off(self) -> None:
+        """After `wake`: until nothing of it is under way."""
+        if self._connection is not None:
+            self._connection.wait_broken_off()
+
     def close(self) -> None:
         """Give back sockets and threads. Takes as long as any operation that is still under way."""
         connection, self._connection = self._connection, None
@@ -229,6 +234,8 @@ class Communicator:
             "device": device,
         }
         self._live: list[LiveGroup] = []
+        self._before: list[LiveGroup] = []
+        """Groups of the communicator that this one took over from."""
         self._idle_clients: list[Any] = []
         self._lock = threading.Lock()
         self.log = DeviceLog()
@@ -237,10 +244,7 @@ class Communicator:
 
     @property
     def connects_beside_training(self) -> bool:
-        """Making a communicator of NCCL asks the device for memory, which waits for the kernels
-        that run there; those wait for messages of peers that may be asking for memory, too. So its
-        groups are made while no step is under way.
-        """
+        """May groups be made and closed while a step is under way? (See transport/nccl.py.)"""
         return self.backend != "nccl"
 
     def renew(self) -> "Communicator":
@@ -251,6 +255,7 @@ class Communicator:
         with self._lock:
             fresh._host, fresh._bulk = self._host, self._bulk
             fresh._idle_clients, self._idle_clients = self._idle_clients, []
+            fresh._before = list(self._live)
         return fresh
 
     def make(self, kind: str, members: Sequence[str], epoch: int) -> LiveGroup:
@@ -276,6 +281,9 @@ class Communicator:
         transport = self._bulk if kind in BULK else self._host
         invariant(transport is not None, f"{self.worker} has closed its communicator")
         assert transport is not None
+        if not self.connects_beside_training:
+            for old in self._before:
+                old.wait_broken_off()
         digest = xxhash.xxh64_hexdigest("+".join(members).encode())
         client = self._store_client()
         store = PrefixStore(f"e{epoch}/{kind}/{digest}", client)

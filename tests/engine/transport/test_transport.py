@@ -43,6 +43,9 @@ class Scripted:
     def break_off(self):
         self.log.append(self.gives)
 
+    def wait_broken_off(self):
+        self.log.append("broken off")
+
     def close(self):
         self.log.append("close")
 
@@ -82,6 +85,22 @@ def test_groups_that_give_end_before_groups_that_take():
         communicator.wake("broken")
         assert order == [0, 0, 1, 2]
         assert communicator.log.num_ended() == 0
+
+
+def test_groups_of_a_device_are_made_when_the_broken_ones_have_ended(monkeypatch):
+    """Aborting gives memory back, which waits for kernels that wait for the groups to come."""
+    order: list[str] = []
+    communicator = Communicator("n0.g0", None, backend="nccl", host="127.0.0.1", timeout_ms=1)
+    communicator._live.append(group(Scripted(0, order)))
+    communicator.wake("broken")
+    fresh = communicator.renew()
+    monkeypatch.setattr(fresh, "_store_client", lambda: None)
+    monkeypatch.setattr("holdfast.engine.groups.PrefixStore", lambda *_: None)
+    monkeypatch.setattr(
+        fresh._bulk, "connect", lambda *_: order.append("connect") or Scripted(0, order)
+    )
+    fresh.make("reduce", PAIR, 2)
+    assert order == [0, "broken off", "connect"]
 
 
 def test_which_groups_of_nccl_give():

@@ -89,6 +89,9 @@ class GlooConnection:
                 if MESSAGE_TIMED_OUT in str(error):
                     return
 
+    def wait_broken_off(self) -> None:
+        """Its connections are closed when `break_off` returns."""
+
     def close(self) -> None:
         """The last reference is what keeps it; this takes as long as any operation under way."""
         self._process_group = None

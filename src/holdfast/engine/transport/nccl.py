@@ -6,6 +6,10 @@ not at its first use, in the order in which all workers make their groups.
 
 A kernel of NCCL whose peer is gone runs until its communicator is aborted. Aborting takes about
 half a second for each, so a thread of its own does it for each, side by side.
+
+Making, aborting and closing a communicator asks the device for memory or gives it back, which waits
+for every kernel that runs there, while no other can be launched. A kernel that waits for a peer
+which is in the same position waits for ever. So all three are done while no step is under way.
 """
 
 import os
@@ -112,10 +116,14 @@ class NcclConnection:
         self._abort.start()
         begun.wait(_ABORT_BEGUN_S)
 
+    def wait_broken_off(self) -> None:
+        if self._abort is not None:
+            self._abort.join(self._timeout_s)
+
     def close(self) -> None:
         process_group, self._process_group = self._process_group, None
         if self._abort is not None:
-            self._abort.join(self._timeout_s)
+            self.wait_broken_off()
         elif process_group is not None:
             process_group.shutdown()
 

@@ -52,6 +52,9 @@ class GroupConnection(Protocol):
 
     def break_off(self) -> None: ...
 
+    def wait_broken_off(self) -> None:
+        """Until nothing of what `break_off` began is under way."""
+
     def close(self) -> None:
         """Give back sockets and threads."""
 
