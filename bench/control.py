@@ -34,8 +34,8 @@ import msgspec
 import psutil  # type: ignore[import-untyped]
 
 from _common import Goal, finish, parse_args, print_table
-from holdfast.control.facts import Beat, WorkerStarted
-from holdfast.control.order import Order
+from holdfast.control.facts import Beat, NodeConnected, WorkerExited, WorkerStarted
+from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.control.worker_reports import Planned
@@ -51,17 +51,13 @@ from holdfast.runtime.launch.store import bind
 from holdfast.runtime.wire.connection import ClientConnection, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT, pack
 from holdfast.runtime.wire.messages import (
-    FreezeMessage,
     FromWorker,
     Hello,
-    NodeState,
     OrderForNode,
     Relayed,
     StartWorker,
-    StateMessage,
     ToAgent,
     ToMember,
-    WorkerExitedMessage,
 )
 from holdfast.runtime.wire.secret import ClientProof
 from holdfast.runtime.worker.progress_page import now_ms
@@ -115,11 +111,9 @@ class LightAgent:
             received(data)
 
         self.connection.data_received = count  # type: ignore[method-assign]
-        self.send(NodeState(node=self.node, agent=self.node, places=(self.member.name,)))
+        self.send(NodeConnected(node=self.node, agent=self.node, places=(self.member.name,)))
 
-    def send(
-        self, message: NodeState | WorkerStarted | WorkerExitedMessage | Relayed | Beat
-    ) -> None:
+    def send(self, message: NodeConnected | WorkerStarted | WorkerExited | Relayed | Beat) -> None:
         assert self.connection is not None
         self.connection.send(message)
 
@@ -127,7 +121,7 @@ class LightAgent:
         self.send(Relayed(member=self.member, message=message))
 
     def _tell(self) -> None:
-        self._say(StateMessage(state=self._ledger.state()))
+        self._say(self._ledger.state())
 
     def _hear(self, message: ToAgent) -> None:
         match message:
@@ -135,7 +129,7 @@ class LightAgent:
                 self.send(WorkerStarted(member=member, pid=1))
                 self._say(Hello(pid=1))
                 self._tell()
-            case ToMember(message=FreezeMessage(freeze=freeze)):
+            case ToMember(message=Freeze() as freeze):
                 self._bench.frozen.tick()
                 if self._ledger.on_freeze(freeze) is not None:
                     self._tell()
@@ -152,7 +146,7 @@ class LightAgent:
             asyncio.get_running_loop().call_soon(self._tell)
 
     def die(self) -> None:
-        self.send(WorkerExitedMessage(member=self.member, status=-9))
+        self.send(WorkerExited(self.member, "was killed by SIGKILL"))
 
 
 class Bench:

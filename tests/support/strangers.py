@@ -4,16 +4,16 @@ import random
 import socket
 import struct
 
-from holdfast.control.facts import Beat
+from holdfast.control.facts import Beat, NodeConnected
 from holdfast.runtime.wire.frames import HANDSHAKE, PROTOCOL, Channel, pack
-from holdfast.runtime.wire.messages import NodeState, SecretProof, StatusRequest
+from holdfast.runtime.wire.messages import SecretProof, StatusRequest
 from holdfast.runtime.wire.secret import ClientProof
 
 SAMPLES = [
     pack(message)
     for message in (
         SecretProof(protocol=PROTOCOL, role="agent", name="n0", nonce=b"x" * 32, proof=b"y" * 32),
-        NodeState(node="n0", agent="evil", places=("n0.g0",)),
+        NodeConnected(node="n0", agent="evil", places=("n0.g0",)),
         Beat(node="n0", sent_ms=1),
         StatusRequest(),
     )

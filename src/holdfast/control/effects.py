@@ -12,7 +12,7 @@ from holdfast.control.report import Member
 from holdfast.control.snapshots.messages import Copy, DropArenas, Persist, SnapshotEvery
 
 
-class Void(msgspec.Struct, frozen=True, tag="void"):
+class Void(Message, frozen=True, tag="void"):
     """The planned change `number` is cancelled: do not enter it. Answered by a state whose `voided`
     is at least that number, or whose `epoch` is it: then it was too late.
     """
@@ -21,13 +21,13 @@ class Void(msgspec.Struct, frozen=True, tag="void"):
     reason: str = ""
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class Stop(Message, frozen=True, tag="stop"):
     """Stop at the end of a step; everybody agrees on which in the agreement of that step."""
 
     reason: str = ""
 
 
-class Leave(msgspec.Struct, frozen=True, tag="leave"):
+class Leave(Message, frozen=True, tag="leave"):
     """Everybody is done: nobody needs this worker's state any more."""
 
 

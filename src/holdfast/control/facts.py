@@ -15,7 +15,7 @@ from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
 
 
-class NodeConnected(msgspec.Struct, frozen=True, kw_only=True):
+class NodeConnected(Message, frozen=True, kw_only=True):
     """An agent is there, for the first time or again: everything it knows."""
 
     node: str
@@ -25,7 +25,7 @@ class NodeConnected(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that can be started there, those without a seat included."""
     workers: tuple[WorkerState, ...] = ()
     """All whose process exists. A worker that is not here has exited and is reaped."""
-    pids: dict[str, int] = {}
+    pids: dict[str, int] = msgspec.field(default_factory=dict)
     arenas: tuple[HeldArena, ...] = ()
     """What its memory holds of snapshots."""
 
@@ -88,7 +88,7 @@ class WorkerTold(msgspec.Struct, frozen=True):
     state: WorkerState
 
 
-class WorkerExited(msgspec.Struct, frozen=True):
+class WorkerExited(Message, frozen=True):
     """Its process has ended and is reaped."""
 
     member: Member

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.control.message import Message
 from holdfast.control.report import Addend, Outcome, Slot
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import parse_plan
@@ -88,7 +89,7 @@ class Joiner(msgspec.Struct, frozen=True):
     sources: dict[int, str]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
+class Order(Message, frozen=True, kw_only=True, tag="order"):
     number: int
     kind: OrderKind
     plan: PlanChange
@@ -110,7 +111,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     reason: str = ""
 
 
-class Freeze(msgspec.Struct, frozen=True, tag="freeze"):
+class Freeze(Message, frozen=True, tag="freeze"):
     """Stop, break all groups, and report."""
 
     round: int

@@ -14,7 +14,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: there are no snapshots in memory."""
     persists: bool = False
     """Checkpoints are written."""
-    max_cost: float = 0.0
+    max_cost: float = 0.01
     """Of the time of a step; 0: the interval stays as it is."""
 
 

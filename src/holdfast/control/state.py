@@ -3,12 +3,11 @@ the last one and tells all of them on every connect. So nothing is known from a 
 have been lost: the coordinator acts on states, not on events.
 """
 
-import msgspec
-
+from holdfast.control.message import Message
 from holdfast.control.report import Member, WorkerReport
 
 
-class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerState(Message, frozen=True, kw_only=True):
     member: Member
     said_hello: bool = False
     """False: the process was started and has not said anything yet."""

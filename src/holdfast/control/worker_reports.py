@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.control.message import Message
 from holdfast.plan.plan import Plan
 
 
@@ -12,7 +13,7 @@ class Planned(msgspec.Struct, frozen=True):
     plan: Plan
 
 
-class StepReport(msgspec.Struct, frozen=True):
+class StepReport(Message, frozen=True):
     step: int
     epoch: int
     seconds: float
@@ -21,10 +22,10 @@ class StepReport(msgspec.Struct, frozen=True):
     num_tokens: int
     learning_rate: float
     applied: bool
-    checksums: dict[str, int] = {}
+    checksums: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class ChangeReport(msgspec.Struct, frozen=True):
+class ChangeReport(Message, frozen=True):
     """One worker's view of a change of plan."""
 
     step: int
@@ -35,7 +36,7 @@ class ChangeReport(msgspec.Struct, frozen=True):
     num_groups_made: int
 
 
-class RestoreReport(msgspec.Struct, frozen=True):
+class RestoreReport(Message, frozen=True):
     """One worker's view of going back to a snapshot."""
 
     step: int
@@ -49,7 +50,7 @@ class RestoreReport(msgspec.Struct, frozen=True):
     """Why some of it did not come from where it was looked for first."""
 
 
-class RecoveryReport(msgspec.Struct, frozen=True):
+class RecoveryReport(Message, frozen=True):
     """One worker's view of a recovery."""
 
     step: int

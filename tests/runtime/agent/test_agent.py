@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-import signal
 import socket
 
 import msgspec
 import pytest
 
-from holdfast.control.facts import Beat, WorkerStarted
+from holdfast.control.facts import Beat, NodeConnected, WorkerExited, WorkerStarted
 from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
 from holdfast.runtime.agent.agent import Agent, AgentSpec
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import Forker
@@ -22,11 +22,8 @@ from holdfast.runtime.wire.messages import (
     Hello,
     InjectFault,
     KillWorker,
-    NodeState,
     Relayed,
     StartWorker,
-    StateMessage,
-    WorkerExitedMessage,
 )
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -139,12 +136,12 @@ async def start(boss, member):
 
 def test_a_worker_is_started_and_spoken_for(run_agent, tmp_path):
     async def story(boss, launcher):
-        state = await boss.receive(NodeState)
+        state = await boss.receive(NodeConnected)
         assert (state.node, state.agent, state.places) == ("n0", "abc", ("n0.g0",))
         assert state.workers == ()
         pid = await start(boss, FIRST)
         assert (await boss.receive(Relayed, Hello)).message.pid == pid
-        told = (await boss.receive(Relayed, StateMessage)).message.state
+        told = (await boss.receive(Relayed, WorkerState)).message
         assert (told.member, told.said_hello) == (FIRST, True)
         assert isinstance(await boss.receive(Beat), Beat)
         boss.tell(EndNode())
@@ -155,11 +152,11 @@ def test_a_worker_is_started_and_spoken_for(run_agent, tmp_path):
 
 def test_it_comes_back_and_says_everything_again(run_agent):
     async def story(boss, launcher):
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
         pid = await start(boss, FIRST)
-        told = (await boss.receive(Relayed, StateMessage)).message.state
+        told = (await boss.receive(Relayed, WorkerState)).message
         boss.connection.hang_up()
-        state = await boss.receive(NodeState)
+        state = await boss.receive(NodeConnected)
         assert state.workers == (told,)
         assert state.pids == {"n0.g0": pid}
 
@@ -168,50 +165,50 @@ def test_it_comes_back_and_says_everything_again(run_agent):
 
 def test_a_name_is_used_again_only_when_its_process_is_gone(run_agent):
     async def story(boss, launcher):
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
         await start(boss, FIRST)
         boss.tell(StartWorker(member=FIRST), StartWorker(member=SECOND))
-        exited = await boss.receive(WorkerExitedMessage)
-        assert (exited.member, exited.status) == (FIRST, -signal.SIGKILL)
+        exited = await boss.receive(WorkerExited)
+        assert (exited.member, exited.how) == (FIRST, "was killed by SIGKILL")
         assert (await boss.receive(WorkerStarted)).member == SECOND
         boss.tell(StartWorker(member=FIRST), KillWorker(member=FIRST, reason="late"))
         boss.tell(KillWorker(member=SECOND, reason="fenced"))
-        assert (await boss.receive(WorkerExitedMessage)).member == SECOND
+        assert (await boss.receive(WorkerExited)).member == SECOND
 
     run_agent(story)
 
 
 def test_a_coordinator_of_a_lower_term_is_not_believed(run_agent, caplog):
     async def story(boss, launcher):
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
         boss.term = 4
         boss.connection.hang_up()
         while "refused a coordinator of term 4: 5 was seen" not in caplog.text:
             await asyncio.sleep(0.005)
         boss.term = 6
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
 
     run_agent(story)
 
 
 def test_faults_on_purpose(run_agent):
     async def story(boss, launcher):
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
         await start(boss, FIRST)
-        await boss.receive(Relayed, StateMessage)
+        await boss.receive(Relayed, WorkerState)
         boss.tell(InjectFault(fault=Fault(kind="SIGSTOP", target="n0.g0", duration_s=0.001)))
         boss.tell(InjectFault(fault=Fault(kind="SIGKILL", target="n0.g7")))
         boss.tell(InjectFault(fault=Fault(kind="OS_ABORT", target="n0.g0")))
-        assert (await boss.receive(WorkerExitedMessage)).status == -signal.SIGABRT
+        assert (await boss.receive(WorkerExited)).how == "was killed by SIGABRT"
         boss.tell(InjectFault(fault=Fault(kind="PARTITION", duration_s=0.001)))
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
 
     run_agent(story)
 
 
 def test_it_ends_with_the_launcher(run_agent):
     async def story(boss, launcher):
-        await boss.receive(NodeState)
+        await boss.receive(NodeConnected)
         await start(boss, FIRST)
 
     run_agent(story)

@@ -1,20 +1,13 @@
 import pytest
 
 from holdfast.control import effects
-from holdfast.control.effects import StepsRecorded
+from holdfast.control.effects import Leave, StepsRecorded, Stop, Void
 from holdfast.control.order import Freeze, Order, SamePlan, Share
 from holdfast.control.report import Member
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.wire.frames import BY_AGENT, Unpacker
-from holdfast.runtime.wire.messages import (
-    FreezeMessage,
-    LeaveMessage,
-    OrderForNode,
-    StopMessage,
-    ToMember,
-    VoidMessage,
-)
+from holdfast.runtime.wire.messages import OrderForNode, ToMember
 
 A, B, C = Member("n0.g0", 1), Member("n0.g1", 1), Member("n1.g0", 1)
 
@@ -60,12 +53,12 @@ def test_words_for_workers_go_to_their_nodes(nodes):
     dispatch.to_worker(B, effects.Stop("SIGINT"))
     dispatch.to_worker(C, effects.Leave())
     assert [told.message for told in ends["n0"].sent] == [
-        FreezeMessage(freeze=Freeze(3, "why")),
-        StopMessage(reason="SIGINT"),
+        Freeze(3, "why"),
+        Stop(reason="SIGINT"),
     ]
     assert ends["n1"].sent == [
-        ToMember(member=C, message=VoidMessage(number=4, reason="why")),
-        ToMember(member=C, message=LeaveMessage()),
+        ToMember(member=C, message=Void(number=4, reason="why")),
+        ToMember(member=C, message=Leave()),
     ]
 
 

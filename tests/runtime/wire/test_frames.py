@@ -5,6 +5,8 @@ import msgspec
 import pytest
 
 from holdfast.control import facts
+from holdfast.control.effects import Leave, Stop, Void
+from holdfast.control.facts import NodeConnected, WorkerExited
 from holdfast.control.message import Message
 from holdfast.control.order import FullPlan, Joiner, Order, PlanWithout, SamePlan, Share
 from holdfast.control.report import LOSS_ADDEND, Member, Outcome, WorkerReport
@@ -31,19 +33,11 @@ from holdfast.runtime.wire.frames import (
 )
 from holdfast.runtime.wire.messages import (
     Assignment,
-    ChangeMessage,
     Failed,
     FaultMessage,
     Finished,
-    FreezeMessage,
     Hello,
-    LeaveMessage,
     Measured,
-    OrderMessage,
-    StateMessage,
-    StepMessage,
-    StopMessage,
-    VoidMessage,
 )
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
@@ -91,21 +85,21 @@ TO_WORKER: list[Message] = [
         final_dir="",
         faults=(Fault(kind="SEGFAULT", at_step=2, phase="agree"),),
     ),
-    OrderMessage(order=ORDER),
-    OrderMessage(order=CHANGE),
-    OrderMessage(order=msgspec.structs.replace(CHANGE, kind="start", plan=FullPlan("x"))),
-    FreezeMessage(freeze=messages.Freeze(4, "why")),
-    VoidMessage(number=5),
+    ORDER,
+    CHANGE,
+    msgspec.structs.replace(CHANGE, kind="start", plan=FullPlan("x")),
+    messages.Freeze(4, "why"),
+    Void(number=5),
     FaultMessage(fault=Fault(kind="SLOW", target="n0.g1", factor=3.0)),
-    StopMessage(),
-    LeaveMessage(),
+    Stop(),
+    Leave(),
 ]
 MESSAGES: list[Message] = [
     Hello(pid=12),
-    StateMessage(state=STATE),
-    StepMessage(report=StepReport(3, 1, 0.5, 2.25, 1.0, 64, 1e-3, True, {"0/1": 2**62})),
-    ChangeMessage(report=ChangeReport(3, 1, 0.25, 1000, 2, 3)),
-    messages.RecoveryMessage(report=RecoveryReport(3, 1, 0.25, 2, True)),
+    STATE,
+    StepReport(3, 1, 0.5, 2.25, 1.0, 64, 1e-3, True, {"0/1": 2**62}),
+    ChangeReport(3, 1, 0.25, 1000, 2, 3),
+    RecoveryReport(3, 1, 0.25, 2, True),
     Measured(
         epoch=1,
         profile=Profile(unit={"head": UnitCost(1.0, 2.0, 3.0)}, tensor={2: 0.5}, reduce=Link(1.0)),
@@ -114,7 +108,7 @@ MESSAGES: list[Message] = [
     Failed(line="no", is_consequence=False),
 ]
 FROM_AGENTS: list[Message] = [
-    messages.NodeState(
+    NodeConnected(
         node="n0",
         agent="abc",
         places=("n0.g0", "n0.g1"),
@@ -123,14 +117,14 @@ FROM_AGENTS: list[Message] = [
         arenas=(HeldArena("n0.g1", "ab12", (Version(3, 1),)),),
     ),
     facts.WorkerStarted(member=MEMBER, pid=7),
-    messages.WorkerExitedMessage(member=MEMBER, status=-9),
-    messages.Relayed(member=MEMBER, message=StateMessage(state=STATE)),
+    WorkerExited(member=MEMBER, how="was killed by SIGKILL"),
+    messages.Relayed(member=MEMBER, message=STATE),
     facts.Beat(node="n0", sent_ms=10**12, places={"n0.g1": facts.ProgressPlace(3, 4, 5, 6, True)}),
 ]
 TO_AGENTS: list[Message] = [
     messages.StartWorker(member=MEMBER),
     messages.KillWorker(member=MEMBER, reason="fenced"),
-    messages.ToMember(member=MEMBER, message=OrderMessage(order=ORDER)),
+    messages.ToMember(member=MEMBER, message=ORDER),
     messages.OrderForNode(order=b"o", since=3, gone=("n1.g0",), shares={"n0.g1": b"x"}),
     messages.InjectFault(fault=Fault(kind="NODE_LOSS", target="n0")),
     messages.EndNode(),
@@ -183,7 +177,7 @@ def test_unknown_fields_are_refused():
 
 def test_nobody_says_what_is_another_ones_to_say():
     with pytest.raises(WireError, match="not a message"):
-        list(Unpacker(FROM_WORKER).feed(pack(LeaveMessage())))
+        list(Unpacker(FROM_WORKER).feed(pack(Leave())))
     with pytest.raises(WireError, match="not a message"):
         list(Unpacker(FROM_AGENT).feed(pack(messages.InjectRequest(fault=Fault(kind="SIGKILL")))))
 
@@ -201,12 +195,12 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_read(monkeypatch):
 def test_a_channel_ends_when_its_other_side_does():
     ours, theirs = socket.socketpair()
     channel, other = Channel(ours, FROM_WORKER), Channel(theirs, BY_WORKER)
-    channel.send(StopMessage())
-    channel.send(LeaveMessage())
+    channel.send(Stop())
+    channel.send(Leave())
     channel.close()
     assert [other.receive(), other.receive(), other.receive()] == [
-        StopMessage(),
-        LeaveMessage(),
+        Stop(),
+        Leave(),
         None,
     ]
     other.close()

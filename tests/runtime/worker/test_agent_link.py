@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from holdfast.control import effects
+from holdfast.control.effects import Leave, Stop, Void
 from holdfast.control.order import Freeze, FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
@@ -11,21 +11,7 @@ from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepRe
 from holdfast.engine.measure import Stopwatch
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.frames import BY_WORKER, FROM_WORKER, Channel
-from holdfast.runtime.wire.messages import (
-    Assignment,
-    ChangeMessage,
-    FaultMessage,
-    Finished,
-    FreezeMessage,
-    LeaveMessage,
-    Measured,
-    OrderMessage,
-    RecoveryMessage,
-    StateMessage,
-    StepMessage,
-    StopMessage,
-    VoidMessage,
-)
+from holdfast.runtime.wire.messages import Assignment, FaultMessage, Finished, Measured
 from holdfast.runtime.worker.agent_link import WorkerLink
 
 STEP = StepReport(0, 1, 0.5, 2.0, 1.0, 64, 1e-3, True)
@@ -69,22 +55,22 @@ def test_words_come_in_their_order(ends):
     link, agent = ends
     assert link.wait(0) is None
     sent = [
-        OrderMessage(order=ORDER),
-        VoidMessage(number=3, reason="why"),
-        StopMessage(),
-        LeaveMessage(),
+        ORDER,
+        Void(number=3, reason="why"),
+        Stop(),
+        Leave(),
     ]
     for message in sent:
         agent.send(message)
     heard = [link.wait(5) for _ in sent]
-    assert heard == [ORDER, effects.Void(3, "why"), effects.Stop(), effects.Leave()]
+    assert heard == sent
 
 
 def test_a_freeze_is_known_before_it_is_read(ends):
     link, agent = ends
     woken = threading.Event()
     link.on_freeze(lambda reason: woken.set())
-    agent.send(FreezeMessage(freeze=Freeze(4, "n1.g0 is out")))
+    agent.send(Freeze(4, "n1.g0 is out"))
     assert woken.wait(5)
     assert link.newest_freeze == 4
     assert link.wait(0) == Freeze(4, "n1.g0 is out")
@@ -94,7 +80,7 @@ def test_faults_are_passed_on(ends):
     link, agent = ends
     fault = Fault(kind="SLOW", target="n0.g0")
     agent.send(FaultMessage(fault=fault))
-    agent.send(StopMessage())
+    agent.send(Stop())
     link.wait(5)
     assert link.faults == [fault]
 
@@ -102,13 +88,13 @@ def test_faults_are_passed_on(ends):
 def test_the_warm_up_is_left_out_of_what_is_measured(ends):
     link, agent = ends
     link.tell(WorkerState(member=STATE.member, epoch=1))
-    assert isinstance(agent.receive(), StateMessage)
+    assert isinstance(agent.receive(), WorkerState)
     for seconds in (100.0, 50.0, 1.0, 3.0, 2.0):
         link.trainer.measure(seconds)
         link.step_done(STEP)
-        assert agent.receive() == StepMessage(report=STEP)
+        assert agent.receive() == STEP
     link.tell(WorkerState(member=STATE.member, epoch=2))
-    assert isinstance(agent.receive(), StateMessage)
+    assert isinstance(agent.receive(), WorkerState)
     measured = agent.receive()
     assert isinstance(measured, Measured)
     assert (measured.epoch, measured.profile.agree) == (1, 2.0)
@@ -130,8 +116,8 @@ def test_reports_and_the_end(ends):
     link.plan_changed(change)
     link.recovered(recovery)
     link.finished(9)
-    assert agent.receive() == ChangeMessage(report=change)
-    assert agent.receive() == RecoveryMessage(report=recovery)
+    assert agent.receive() == change
+    assert agent.receive() == recovery
     finished = agent.receive()
     assert isinstance(finished, Finished)
     assert (finished.next_step, finished.staging_bytes) == (9, 7)

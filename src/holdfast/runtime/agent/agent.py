@@ -21,14 +21,17 @@ from pathlib import Path
 import msgspec
 
 from holdfast.control.effects import StepsRecorded
-from holdfast.control.facts import Beat, ProgressPlace, WorkerStarted
+from holdfast.control.facts import Beat, NodeConnected, ProgressPlace, WorkerExited, WorkerStarted
 from holdfast.control.message import Message
 from holdfast.control.report import Member
 from holdfast.control.snapshots.messages import Copy, DropArenas, Persist, SnapshotEvery
+from holdfast.control.state import WorkerState
+from holdfast.control.worker_reports import StepReport
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
+from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
 from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
@@ -41,16 +44,11 @@ from holdfast.runtime.wire.messages import (
     Hello,
     InjectFault,
     KillWorker,
-    NodeState,
     OrderForNode,
-    OrderMessage,
     Relayed,
     StartWorker,
-    StateMessage,
-    StepMessage,
     ToAgent,
     ToMember,
-    WorkerExitedMessage,
 )
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
 from holdfast.runtime.wire.snapshot_messages import ArenaWanted, Sealed
@@ -165,7 +163,7 @@ class Agent:
         self._lost.set()
 
     def _everything(self) -> Iterator[Message]:
-        yield NodeState(
+        yield NodeConnected(
             node=self._spec.node,
             agent=self._spec.agent,
             places=self._spec.places,
@@ -212,7 +210,7 @@ class Agent:
             if worker is not None and order.incarnations.get(name, worker.member.incarnation) == (
                 worker.member.incarnation
             ):
-                worker.send(OrderMessage(order=order))
+                worker.send(order)
 
     # Workers.
 
@@ -258,7 +256,11 @@ class Agent:
         del self._workers[worker.name]
         self._places.pop(worker.name, None)
         self._tell(
-            WorkerExitedMessage(member=worker.member, status=status, last_words=worker.last_words)
+            WorkerExited(
+                member=worker.member,
+                how=describe_exit(status, worker.last_words),
+                has_said_why=bool(worker.last_words),
+            )
         )
         following = self._waiting.pop(worker.name, None)
         if following is not None:
@@ -269,9 +271,9 @@ class Agent:
         match message:
             case Hello():
                 worker.send(self._assignment(worker.member))
-            case StateMessage(state=state) if state.member == worker.member:
+            case WorkerState() as state if state.member == worker.member:
                 worker.state = state
-            case StepMessage(report=report):
+            case StepReport() as report:
                 worker.at_version(report.step + 1)
             case Failed(line=line):
                 worker.last_words = line
@@ -280,9 +282,9 @@ class Agent:
                 return
         told = Relayed(member=worker.member, message=message)
         self._tell(told)
-        if isinstance(message, StepMessage):
+        if isinstance(message, StepReport):
             self._steps.append(told)
-        elif not isinstance(message, StateMessage | Hello):
+        elif not isinstance(message, WorkerState | Hello):
             self._others = [*self._others[-KEPT_MESSAGES:], told]
 
     def _assignment(self, member: Member) -> Assignment:
@@ -335,8 +337,8 @@ class Agent:
 
 
 def _step_of(told: Relayed) -> int:
-    assert isinstance(told.message, StepMessage)
-    return told.message.report.step
+    assert isinstance(told.message, StepReport)
+    return told.message.step
 
 
 def _ticket(notice: object) -> int:

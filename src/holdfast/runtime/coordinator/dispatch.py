@@ -9,10 +9,9 @@ from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 from holdfast.plan.workers import node_of
 from holdfast.runtime.coordinator.order_deltas import OrderPacker
-from holdfast.runtime.wire import messages
 from holdfast.runtime.wire.connection import ServerConnection
 from holdfast.runtime.wire.frames import pack
-from holdfast.runtime.wire.messages import FreezeMessage, ToMember
+from holdfast.runtime.wire.messages import ToMember
 
 
 class _Node:
@@ -70,7 +69,7 @@ class Dispatch:
             _, own = self._orders.setdefault((node, message.number), (message, {}))
             own[member.name] = message
         else:
-            self.to_node(node, ToMember(member=member, message=_for_worker(message)))
+            self.to_node(node, ToMember(member=member, message=message))
 
     def flush(self) -> None:
         """Send the orders that were collected, one message per node: all are packed before the
@@ -90,15 +89,3 @@ class Dispatch:
     def close(self) -> None:
         for node in self._nodes.values():
             node.connection.close()
-
-
-def _for_worker(message: Freeze | Void | Stop | Leave) -> messages.ToWorker:
-    match message:
-        case Freeze():
-            return FreezeMessage(freeze=message)
-        case Void(number=number, reason=reason):
-            return messages.VoidMessage(number=number, reason=reason)
-        case Stop(reason=reason):
-            return messages.StopMessage(reason=reason)
-        case Leave():
-            return messages.LeaveMessage()

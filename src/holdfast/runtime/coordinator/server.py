@@ -53,6 +53,8 @@ from holdfast.control.facts import (
 from holdfast.control.job_events import StepCompleted
 from holdfast.control.settings import ControlSettings, SnapshotSettings
 from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
+from holdfast.control.state import WorkerState
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.observe import events
 from holdfast.observe.run_directory import CHECKPOINTS, log_name
 from holdfast.plan.workers import node_of
@@ -60,7 +62,6 @@ from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.launcher_messages import (
     CoordinatorSpec,
     Ending,
@@ -70,22 +71,9 @@ from holdfast.runtime.launch.launcher_messages import (
     Wrote,
 )
 from holdfast.runtime.record.run_log import RunLog
-from holdfast.runtime.wire import messages
 from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, Reader
-from holdfast.runtime.wire.messages import (
-    ChangeMessage,
-    EndNode,
-    Failed,
-    KillWorker,
-    NodeState,
-    RecoveryMessage,
-    Relayed,
-    RestoreMessage,
-    StartWorker,
-    StateMessage,
-    StepMessage,
-)
+from holdfast.runtime.wire.messages import EndNode, Failed, KillWorker, Relayed, StartWorker
 from holdfast.runtime.worker.progress_page import now_ms
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.disk.checkpoints import valid_checkpoints
@@ -224,12 +212,12 @@ class CoordinatorServer:
 
     def _on_agent(self, connection: ServerConnection, message: object) -> None:
         match message:
-            case NodeState():
+            case NodeConnected():
                 self._on_connected(connection, message)
             case WorkerStarted() | Beat() | NodeHolds() | Copied():
                 self._take(message)
-            case messages.WorkerExitedMessage(member=member, status=status, last_words=words):
-                self._take(WorkerExited(member, describe_exit(status, words), bool(words)))
+            case WorkerExited():
+                self._take(message)
                 if not self._machine.view.num_workers:
                     self._all_left.set()
             case Relayed():
@@ -237,18 +225,9 @@ class CoordinatorServer:
             case Persisted():
                 self._on_written(message)
 
-    def _on_connected(self, connection: ServerConnection, state: NodeState) -> None:
+    def _on_connected(self, connection: ServerConnection, state: NodeConnected) -> None:
         self._dispatch.connect(state.node, connection)
-        self._take(
-            NodeConnected(
-                node=state.node,
-                agent=state.agent,
-                places=state.places,
-                workers=state.workers,
-                pids=state.pids,
-                arenas=state.arenas,
-            )
-        )
+        self._take(state)
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 
     def _on_lost(self, connection: ServerConnection, why: str) -> None:
@@ -281,16 +260,12 @@ class CoordinatorServer:
     def _on_worker(self, told: Relayed) -> None:
         member = told.member
         match told.message:
-            case StateMessage(state=state):
+            case WorkerState() as state:
                 if state.member == member:
                     self._take(WorkerTold(state))
-            case StepMessage(report=step):
+            case StepReport() as step:
                 self._take(StepReported(member, step))
-            case (
-                ChangeMessage(report=report)
-                | RecoveryMessage(report=report)
-                | RestoreMessage(report=report)
-            ):
+            case ChangeReport() | RecoveryReport() | RestoreReport() as report:
                 self._take(EpochReported(member, report))
             case Failed(line=line, is_consequence=is_consequence):
                 self._take(WorkerFailing(member, line, is_consequence))

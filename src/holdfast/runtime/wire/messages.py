@@ -8,21 +8,21 @@ The messages of a worker, from its start to its end:
 
     it gets                                  it sends
                                              Hello, at once
-    Assignment, always first                 StateMessage (said_hello)
-    OrderMessage: start, or a change
-      with itself as a joiner                StateMessage (pending, is_ready, epoch entered)
-                                             StepMessage after every step
-    OrderMessage: change                     StateMessage (pending), (is_ready), (epoch entered)
-                                             ChangeMessage: what entering it has cost
-    VoidMessage                              StateMessage (voided)
-                                             StateMessage (broken, blamed): waits for a freeze
-    FreezeMessage                            StateMessage (round, is_frozen, report)
-    OrderMessage: recover or restore         StateMessage (epoch entered), RecoveryMessage or
-                                             RestoreMessage
+    Assignment, always first                 WorkerState (said_hello)
+    Order: start, or a change
+      with itself as a joiner                WorkerState (pending, is_ready, epoch entered)
+                                             StepReport after every step
+    Order: change                            WorkerState (pending), (is_ready), (epoch entered)
+                                             ChangeReport: what entering it has cost
+    Void                                     WorkerState (voided)
+                                             WorkerState (broken, blamed): waits for a freeze
+    Freeze                                   WorkerState (round, is_frozen, report)
+    Order: recover or restore                WorkerState (epoch entered), RecoveryReport or
+                                             RestoreReport
                                              ArenaWanted, once in every epoch with snapshots
     ArenaReady                               Sealed after every version
     Stop                                     (takes part in the agreement of a step)
-                                             Measured, Finished, StateMessage (is_done); it waits
+                                             Measured, Finished, WorkerState (is_done); it waits
     Leave                                    (it exits with 0)
 
 A state is sent in full whenever something in it but the version changes; the version follows from
@@ -31,8 +31,8 @@ the steps. A worker that exits without leave has failed; Failed is its last mess
 
 import msgspec
 
-from holdfast.control.effects import StepsRecorded
-from holdfast.control.facts import Beat, WorkerStarted
+from holdfast.control.effects import Leave, StepsRecorded, Stop, Void
+from holdfast.control.facts import Beat, NodeConnected, WorkerExited, WorkerStarted
 from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
@@ -58,7 +58,6 @@ from holdfast.runtime.wire.snapshot_messages import (
     PersistSpec,
     Sealed,
 )
-from holdfast.snapshot.manifest import HeldArena
 
 # To a worker.
 
@@ -87,31 +86,6 @@ class Assignment(Message, frozen=True, kw_only=True):
     """What it shall do to itself, when it gets there."""
 
 
-class OrderMessage(Message, frozen=True, kw_only=True):
-    order: Order
-
-
-class FreezeMessage(Message, frozen=True, kw_only=True):
-    freeze: Freeze
-
-
-class VoidMessage(Message, frozen=True, kw_only=True):
-    """The planned change of this number is cancelled: do not enter it."""
-
-    number: int
-    reason: str = ""
-
-
-class StopMessage(Message, frozen=True, kw_only=True):
-    """Ask for a stop at the next step boundary."""
-
-    reason: str = ""
-
-
-class LeaveMessage(Message, frozen=True, kw_only=True):
-    """This worker is not needed any more."""
-
-
 class FaultMessage(Message, frozen=True, kw_only=True):
     """Do this to yourself."""
 
@@ -120,11 +94,11 @@ class FaultMessage(Message, frozen=True, kw_only=True):
 
 ToWorker = (
     Assignment
-    | OrderMessage
-    | FreezeMessage
-    | VoidMessage
-    | StopMessage
-    | LeaveMessage
+    | Order
+    | Freeze
+    | Void
+    | Stop
+    | Leave
     | FaultMessage
     | ArenaReady
     | SnapshotEvery
@@ -142,34 +116,6 @@ class Hello(Message, frozen=True, kw_only=True):
     """The process is there."""
 
     pid: int
-
-
-class StateMessage(Message, frozen=True, kw_only=True):
-    """Something changed: all of it."""
-
-    state: WorkerState
-
-
-class StepMessage(Message, frozen=True, kw_only=True):
-    report: StepReport
-
-
-class ChangeMessage(Message, frozen=True, kw_only=True):
-    """A planned change was entered: what it cost here."""
-
-    report: ChangeReport
-
-
-class RecoveryMessage(Message, frozen=True, kw_only=True):
-    """A recovery is over: what it cost here."""
-
-    report: RecoveryReport
-
-
-class RestoreMessage(Message, frozen=True, kw_only=True):
-    """A snapshot was loaded: what it cost here."""
-
-    report: RestoreReport
 
 
 class Measured(Message, frozen=True, kw_only=True):
@@ -205,11 +151,11 @@ class Failed(Message, frozen=True, kw_only=True):
 
 FromWorker = (
     Hello
-    | StateMessage
-    | StepMessage
-    | ChangeMessage
-    | RecoveryMessage
-    | RestoreMessage
+    | WorkerState
+    | StepReport
+    | ChangeReport
+    | RecoveryReport
+    | RestoreReport
     | ArenaWanted
     | Sealed
     | Persisted
@@ -225,30 +171,6 @@ FromWorker = (
 # From an agent.
 
 
-class NodeState(Message, frozen=True, kw_only=True):
-    """Everything about a node; the first message on every connection."""
-
-    node: str
-    agent: str
-    """Differs for every agent process."""
-    places: tuple[str, ...]
-    """Workers that can be started there."""
-    workers: tuple[WorkerState, ...] = ()
-    """All whose process exists."""
-    pids: dict[str, int] = msgspec.field(default_factory=dict)
-    arenas: tuple[HeldArena, ...] = ()
-
-
-class WorkerExitedMessage(Message, frozen=True, kw_only=True):
-    """It ended and is reaped: its name may be used again."""
-
-    member: Member
-    status: int
-    """Exit code, or minus the signal that ended it."""
-    last_words: str = ""
-    """Its own, where it has told why."""
-
-
 class Relayed(Message, frozen=True, kw_only=True):
     """A worker said this."""
 
@@ -257,14 +179,7 @@ class Relayed(Message, frozen=True, kw_only=True):
 
 
 ToCoordinator = (
-    NodeState
-    | WorkerStarted
-    | WorkerExitedMessage
-    | Relayed
-    | Beat
-    | NodeHolds
-    | Persisted
-    | Copied
+    NodeConnected | WorkerStarted | WorkerExited | Relayed | Beat | NodeHolds | Persisted | Copied
 )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
+from holdfast.control.order import Freeze, Order
 from holdfast.control.snapshots.messages import SnapshotEvery
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
@@ -20,23 +21,8 @@ from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.record.final_state import write_final
-from holdfast.runtime.wire import messages
 from holdfast.runtime.wire.frames import Channel, WireError
-from holdfast.runtime.wire.messages import (
-    Assignment,
-    ChangeMessage,
-    FaultMessage,
-    Finished,
-    FreezeMessage,
-    Measured,
-    OrderMessage,
-    RecoveryMessage,
-    RestoreMessage,
-    StateMessage,
-    StepMessage,
-    ToWorker,
-    VoidMessage,
-)
+from holdfast.runtime.wire.messages import Assignment, FaultMessage, Finished, Measured, ToWorker
 from holdfast.runtime.wire.snapshot_messages import ArenaReady, ArenaWanted, Sealed
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.node_arenas import Layouts, pack_layouts
@@ -81,18 +67,12 @@ class WorkerLink:
 
     def _receive(self, message: ToWorker) -> None:
         match message:
-            case FreezeMessage(freeze=freeze):
-                self.newest_freeze = max(self.newest_freeze, freeze.round)
-                self._received.put(freeze)
-                self._interrupt(freeze.reason or f"round {freeze.round}")
-            case OrderMessage(order=order):
-                self._received.put(order)
-            case VoidMessage(number=number, reason=reason):
-                self._received.put(Void(number, reason))
-            case messages.StopMessage(reason=reason):
-                self._received.put(Stop(reason))
-            case messages.LeaveMessage():
-                self._received.put(Leave())
+            case Freeze(round=number, reason=reason):
+                self.newest_freeze = max(self.newest_freeze, number)
+                self._received.put(message)
+                self._interrupt(reason or f"round {number}")
+            case Order() | Void() | Stop() | Leave():
+                self._received.put(message)
             case FaultMessage(fault=fault):
                 self._on_fault(fault)
             case ArenaReady(plan=plan, path=path):
@@ -116,12 +96,12 @@ class WorkerLink:
             return None
 
     def tell(self, state: WorkerState) -> None:
-        self._channel.send(StateMessage(state=state))
+        self._channel.send(state)
         if state.epoch != self._epoch:
             self._begin_epoch(state.epoch)
 
     def step_done(self, report: StepReport) -> None:
-        self._channel.send(StepMessage(report=report))
+        self._channel.send(report)
         trainer = self.trainer
         assert trainer is not None
         self._plan = trainer.plan
@@ -131,13 +111,13 @@ class WorkerLink:
             trainer.stopwatch.clear()
 
     def plan_changed(self, report: ChangeReport) -> None:
-        self._channel.send(ChangeMessage(report=report))
+        self._channel.send(report)
 
     def recovered(self, report: RecoveryReport) -> None:
-        self._channel.send(RecoveryMessage(report=report))
+        self._channel.send(report)
 
     def restored(self, report: RestoreReport) -> None:
-        self._channel.send(RestoreMessage(report=report))
+        self._channel.send(report)
 
     def want_arena(self, layouts: Layouts) -> None:
         self._channel.send(ArenaWanted(layouts=pack_layouts(layouts)))
