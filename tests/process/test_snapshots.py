@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -67,7 +68,8 @@ class Runs:
     def kill_all(self):
         """Every worker, whatever its incarnation."""
         for worker in psutil.Process(self._fork_server.pid).children():
-            worker.kill()
+            with suppress(psutil.NoSuchProcess):  # it may have gone with its node
+                worker.kill()
 
     def stop_all(self):
         """Nobody writes any more; they can still be killed."""
