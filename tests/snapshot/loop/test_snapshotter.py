@@ -216,6 +216,37 @@ def test_state_of_another_shape_is_refused(tmp_path) -> None:
     other.close()
 
 
+def test_a_parameter_that_got_no_gradient_has_no_state_afterwards_either(tmp_path) -> None:
+    def make() -> tuple[nn.ModuleList, torch.optim.Optimizer, Snapshotter]:
+        model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(3, 3)])
+        optimizer = torch.optim.AdamW(model.parameters())
+        objects = {"model": model, "optimizer": optimizer}
+        return model, optimizer, Snapshotter(objects, tmp_path / "memory")
+
+    model, optimizer, snapshotter = make()
+    snapshotter.load(allow_fresh=True)
+    model[0](torch.ones(2)).sum().backward()
+    optimizer.step()
+    snapshotter.step()
+    snapshotter.close()
+    again, second, other = make()
+    assert other.load() == 1
+    assert len(second.state) == len(optimizer.state) == 2
+    assert torch.equal(again[1].weight, model[1].weight)
+    other.close()
+
+
+def test_a_model_with_more_tensors_is_refused(tmp_path) -> None:
+    first = Snapshotter({"model": nn.ModuleList([nn.Linear(2, 2)])}, tmp_path / "memory")
+    first.load(allow_fresh=True)
+    first.step()
+    first.close()
+    more = nn.ModuleList([nn.Linear(2, 2), nn.Linear(3, 3)])
+    second = Snapshotter({"model": more}, tmp_path / "memory")
+    with pytest.raises(HoldfastError, match=r"rank0.model.1.weight .* was not saved"):
+        second.load()
+
+
 def test_memory_in_use_is_not_touched(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(loop_memory, "OWNER_WAIT_S", 0.0)
     loop = Loop(tmp_path, fresh=True).run(1)

@@ -84,12 +84,13 @@ class LoopLoader:
         """
         self._check_ranks(held)
         raw = self._buffer(rank_name(self._from, REST), torch.uint8)
-        wants = [self._want(one) for one in held if one.path != REST and one.local.numel()]
-        report = self._assemble([*wants, raw])
+        self._assemble([raw])
         self._rest = unpack_rest(raw.out)
+        marks = self._state.saved_tensors(self._rest)
+        wanted = self._wanted(held, {mark.path for mark in marks})
+        report = self._assemble([self._want(one) for one in wanted])
         self._tensors = {one.path: one.tensor for one in held}
         # Tensors that the objects do not have yet.
-        marks = self._state.saved_tensors(self._rest)
         missing = [mark for mark in marks if mark.path not in self._tensors]
         buffers = [self._buffer(self._saved_name(mark), as_dtype(mark.dtype)) for mark in missing]
         self._assemble(buffers)
@@ -111,6 +112,16 @@ class LoopLoader:
                     f"{name} differs from rank to rank: it can be loaded with "
                     f"{self._saved.num_ranks} ranks only, and {self._ranks.size} are running"
                 )
+
+    def _wanted(self, held: Sequence[HeldTensor], saved: set[str]) -> list[HeldTensor]:
+        """All, except what optimizers have for parameters that had got no gradient yet."""
+        return [
+            one
+            for one in held
+            if one.path != REST
+            and one.local.numel()
+            and (one.path in saved or not self._state.is_of_optimizer(one.path))
+        ]
 
     def _want(self, one: HeldTensor) -> Want:
         name = one.spec.name

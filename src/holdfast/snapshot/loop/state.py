@@ -68,6 +68,9 @@ class LoopState:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return [one for one in self._objects.values() if isinstance(one, torch.optim.Optimizer)]
 
+    def is_of_optimizer(self, path: str) -> bool:
+        return isinstance(self._objects.get(path.partition("/")[0]), torch.optim.Optimizer)
+
     def gather(self) -> list[HeldTensor]:
         """Everything, the rest as the last."""
         held: list[HeldTensor] = []
