@@ -23,7 +23,9 @@ def survive(plan, *faults, task=TASK, **more):
 
 def seated(job):
     """Who had a role at the end, with incarnation."""
-    return {str(t.ledger.member) for t in job.final_trainers if t.ledger.version == TASK.num_steps}
+    return {
+        str(t.position.member) for t in job.final_trainers if t.position.version == TASK.num_steps
+    }
 
 
 def test_a_replica_comes_back():

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.control.order import FullPlan, Joiner, Order
 from holdfast.engine.background import Background
-from holdfast.engine.change import PATIENCE_S, PendingChange
+from holdfast.engine.change import PendingChange
 from holdfast.engine.groups import GroupBroken
 from holdfast.plan.build import regular_plan
 from holdfast.plan.transition import plan_transition
@@ -68,40 +68,24 @@ def gate():
 def test_it_is_entered_when_all_is_made(gate, late):
     waiting = Background("late", lambda: gate.wait(30) and [])
     change = make(**{late: waiting})
-    assert not change.is_ready(0)
+    assert not change.is_prepared(0)
     assert change.feeders == []
     gate.set()
     waiting.join()
-    assert change.is_ready(0)
+    assert change.is_prepared(0)
 
 
 def test_and_when_everybody_who_is_fed_is_current():
     feeder = Feeder()
     change = make(links=done([feeder]), joiners=JOINERS)
-    assert not change.is_ready(4)
-    assert change.is_ready(5)
-
-
-def test_one_for_a_certain_step_is_waited_for_unless_somebody_joins(gate):
-    waiting = Background("late", lambda: gate.wait(30))
-    assert make(waiting, at_step=7).is_ready(6)
-    assert not make(waiting, at_step=7, joiners=JOINERS).is_ready(6)
+    assert not change.is_prepared(4)
+    assert change.is_prepared(5)
 
 
 @pytest.mark.parametrize("bad", ["building", "meeting", "links"])
-def test_one_that_cannot_be_prepared_is_an_error_after_a_while(bad):
-    """At once it would be a recovery for every joiner that dies."""
-    change = make(**{bad: failed()})
-    change.check(100.0)
-    change.check(100.0 + PATIENCE_S / 2)
-    with pytest.raises(GroupBroken, match="nobody came"):
-        change.check(100.1 + PATIENCE_S)
-
-
-def test_one_that_can_is_none():
-    change = make()
-    change.check(100.0)
-    change.check(100.1 + PATIENCE_S)
+def test_one_that_cannot_be_prepared_says_why(bad):
+    assert make(**{bad: failed()}).failure() == "nobody came"
+    assert make().failure() == ""
 
 
 def test_when_it_is_given_up_nobody_is_fed_any_more():
@@ -120,7 +104,7 @@ def test_groups_that_cannot_be_made_beside_training_are_made_at_the_switch():
     order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
     parts = {"meeting": done(), "links": done([])}
     change = PendingChange(order, PLAN, TRANSITION, build=build, builds_now=False, **parts)
-    assert change.is_ready(1)
+    assert change.is_prepared(1)
     assert begun == []
     assert [change.building().result(), change.building().result()] == ["mesh", "mesh"]
     assert begun == [1]

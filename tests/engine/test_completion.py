@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from holdfast.engine.trainer import Trainer
+from holdfast.engine.order_executor import OrderExecutor
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Schedule
 from support.threaded_job import Fault, ThreadedJob, ThreadLink, assert_survives
@@ -77,17 +77,18 @@ def test_tied_embeddings_on_the_first_and_the_last_stage(phase, victim):
 def test_a_stall_ends_with_the_completed_step(monkeypatch):
     """And not when all that is told of it, checksums included, has been worked out."""
     broken_at, told_at = {}, {}
-    recovered, step_done = Trainer._recovered, ThreadLink.step_done
+    recovered, step_done = OrderExecutor._recovered, ThreadLink.step_done
 
-    def note_break(trainer, *rest):
-        broken_at[trainer.ledger.member] = trainer._broken_at
-        recovered(trainer, *rest)
+    def note_break(orders, *rest):
+        parts = orders._parts
+        broken_at[parts.position.member] = parts.broken_at
+        recovered(orders, *rest)
 
     def note_report(link, report):
         told_at[link.member, report.step] = time.perf_counter()
         step_done(link, report)
 
-    monkeypatch.setattr(Trainer, "_recovered", note_break)
+    monkeypatch.setattr(OrderExecutor, "_recovered", note_break)
     monkeypatch.setattr(ThreadLink, "step_done", note_report)
     job = survive(plan(replicas=3), Fault("n0.g2", 1, "backward"))
     assert job.recoveries

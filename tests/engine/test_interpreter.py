@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from holdfast.control.report import Member
-from holdfast.control.worker_position import WorkerPosition
+from holdfast.control.worker import WorkerMachine
 from holdfast.engine.completion import Slots
 from holdfast.engine.exchange import Messages
-from holdfast.engine.interpreter import Interpreter
+from holdfast.engine.interpreter import EpochParts, Interpreter, StepContext
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.optimizer import SliceOptimizer
@@ -53,10 +53,11 @@ class Machine:
         if line is not None:
             actions = parse_line(line, plan.seats[worker][0][0].name)
         order = [action.number for action in actions if action.kind == "REDUCE"]
-        self.ledger = WorkerPosition(Member(worker, 1))
+        self.machine = WorkerMachine(Member(worker, 1))
+        self.position = self.machine.position
         slots = Slots(self.state, plan, [worker])
         self.reduction = Reduction(
-            self.state, Mesh(plan, 0, {}, 0), order, slots, reduced=self.ledger.record.reduced
+            self.state, Mesh(plan, 0, {}, 0), order, slots, reduced=self.position.record.reduced
         )
         self.ready = []
         mark_ready = self.reduction.mark_ready
@@ -77,24 +78,23 @@ class Machine:
             dtype=torch.float64,
             device=CPU,
         )
-        self.interpreter = Interpreter(
-            plan,
-            actions,
+        parts = EpochParts(
+            epoch=1,
+            plan=plan,
+            actions=actions,
             state=self.state,
-            data=self.data,
+            slots=slots,
             computation=make_computation(
                 self.state, recompute=plan.schedule.recompute, stopwatch=self.stopwatch
             ),
             messages=messages,
             reduction=self.reduction,
-            everyone=None,
             optimizer=SliceOptimizer(TASK.optimizer, self.state, 0),
-            clip_norm=TASK.optimizer.clip_limit,
-            stopwatch=self.stopwatch,
-            ledger=self.ledger,
-            slots=slots,
-            epoch=1,
+            everyone=None,
         )
+        clip_norm = TASK.optimizer.clip_limit
+        context = StepContext(self.machine, self.data, self.stopwatch, clip_norm)
+        self.interpreter = Interpreter(parts, context)
 
 
 def test_steps_alone_are_those_of_the_plain_loop():
@@ -139,12 +139,12 @@ def test_a_stage_without_micro_batches_reduces_where_the_list_says_so():
 
 def test_a_micro_batch_is_made_once_and_only_at_the_ends_of_its_route():
     machine = Machine(line=LINE)
-    machine.ledger.version = 5
+    machine.position.version = 5
     machine.interpreter.run_step(5)
     assert machine.data.made == {(5, 0): 1, (5, 1): 1}
     pipe = regular_plan(TASK.units, stages=3, micro_batches=2)
     middle = Machine(pipe, "n0.g1")
-    middle.ledger.version = 5
+    middle.position.version = 5
     middle.interpreter.run_step(5)
     assert middle.data.made == {}
 

@@ -134,6 +134,19 @@ def test_peers_that_never_come():
         alone([(0, regular(replicas=2))], Notes(), timeout_ms=100)
 
 
+def test_a_group_that_breaks_inside_other_code_is_a_broken_group():
+    """Be its error the cause, or be the groups given up when that code fails."""
+    trainer = alone([(0, regular())], Notes())
+    wrapped = RuntimeError("backward failed")
+    wrapped.__cause__ = GroupBroken("a peer is gone", ("n0.g1",))
+    assert trainer._as_broken(wrapped).blamed == ("n0.g1",)
+    assert trainer._as_broken(RuntimeError("a bug")) is None
+    trainer.communicator.wake("round 3")
+    assert "round 3" in str(trainer._as_broken(RuntimeError("aborted")))
+    assert trainer._as_broken(ValueError("a bug")) is None
+    trainer.close()
+
+
 def test_what_the_engine_cannot_run_is_refused():
     sharded = regular_plan(UNITS, shard=2, micro_batches=2)
     with pytest.raises(HoldfastError, match=r"r0.s0 has shard degree 2; the engine runs only the"):

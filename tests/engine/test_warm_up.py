@@ -1,10 +1,10 @@
-"""A pass for nobody leaves a joiner as it was."""
+"""A warm-up leaves a joiner as it was."""
 
 import pytest
 import torch
 
 from holdfast.engine.state import build_state, fresh_slices
-from holdfast.engine.warm_up import rehearse
+from holdfast.engine.warm_up import warm_up
 from holdfast.models.model import LlamaModel
 from holdfast.models.presets import LlamaOptions
 from holdfast.plan.build import regular_plan
@@ -41,7 +41,7 @@ def test_every_worker_of_a_plan(task, degrees):
             model.fill(piece.parameter, piece.tensor, piece.box)
         before = {name: piece.parameter.clone() for name, piece in state.slices.items()}
         reached = watch_gradients(state)
-        rehearse(plan, state, task.data, model.width)
+        warm_up(plan, state, task.data, model.width)
         assert reached == set(state.slices), "forward and backward through everything"
         for name, piece in state.slices.items():
             assert piece.parameter.grad is None

@@ -253,7 +253,7 @@ class ThreadedJob:
             hooks=Hooks(phase=lambda name, step: self._pass(member, name, step)),
         )
         self.trainers[member] = trainer
-        link.tell(trainer.ledger.state())
+        link.tell(trainer.position.state())
         try:
             trainer.run()
         except Died:

@@ -138,7 +138,7 @@ class _Reporter:
 
     def watch(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self._groups = dict(trainer._epoch.mesh.groups)
+        self._groups = dict(trainer.epoch.mesh.groups)
 
     def step_done(self, report: StepReport) -> None:
         self.steps.append(report)
@@ -146,7 +146,7 @@ class _Reporter:
 
     def plan_changed(self, report: ChangeReport) -> None:
         assert self.trainer is not None
-        before, self._groups = self._groups, dict(self.trainer._epoch.mesh.groups)
+        before, self._groups = self._groups, dict(self.trainer.epoch.mesh.groups)
         same = {key for key, group in self._groups.items() if before.get(key) is group}
         self.same_objects.append(same)
         self.changes.append(report)

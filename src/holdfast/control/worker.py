@@ -122,12 +122,14 @@ class WorkerMachine:
         is_busy = self._order is not None or self._freeze is not None or self.has_left
         if is_busy or not position.has_seat or position.is_stopped:
             return []
-        is_last = self._num_steps is not None and position.version >= self._num_steps
-        if is_last or self._stop_agreed:
+        if self._stop_agreed or not self._has_step(position.version):
             position.done()
             return [FinishRun(position.version), self._state()]
         position.begin_step()
         return [RunStep(position.version, self.stop_wanted)]
+
+    def _has_step(self, step: int) -> bool:
+        return self._num_steps is None or step < self._num_steps
 
     def vote(self, is_prepared: bool) -> int:
         """The change to vote for in the agreement of this step, 0: none. `is_prepared`: groups are
@@ -234,7 +236,8 @@ class WorkerMachine:
             case "restore":
                 return [BuildGroups(order), LoadState(order), Enter(order)]
             case "recover":
-                return [BuildGroups(order), *self._roll_forward(order), Enter(order)]
+                enter = Enter(order, self._has_step(share_of(order).step))
+                return [BuildGroups(order), *self._roll_forward(order), enter]
             case "change":
                 self.position.prepare(order)
                 self._change = order
@@ -275,7 +278,7 @@ class WorkerMachine:
         position = self.position
         if order.kind != "recover" or not position.has_seat:
             return []
-        if self._num_steps is not None and position.version >= self._num_steps:
+        if not self._has_step(position.version):
             return []
         return [CompleteStep(share_of(order), position.record.results, self.stop_wanted)]
 

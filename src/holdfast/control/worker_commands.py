@@ -68,6 +68,8 @@ class Enter(msgspec.Struct, frozen=True):
     """
 
     order: Order
+    completes: bool = False
+    """The rest of the step in flight is what follows, not a whole step."""
 
 
 class LeaveEpoch(msgspec.Struct, frozen=True):

@@ -14,26 +14,27 @@ class Background(threading.Thread, Generic[T]):
         super().__init__(daemon=True, name=name)
         self._call = call
         self._result: Any = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """What it failed with."""
         self.start()
 
     def run(self) -> None:
         try:
             self._result = self._call()
         except BaseException as error:
-            self._error = error
+            self.error = error
 
     @property
     def is_done(self) -> bool:
-        return not self.is_alive() and self._error is None
+        return not self.is_alive() and self.error is None
 
     @property
     def has_failed(self) -> bool:
-        return not self.is_alive() and self._error is not None
+        return not self.is_alive() and self.error is not None
 
     def result(self) -> T:
         self.join()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         made: T = self._result
         return made

@@ -21,7 +21,6 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.transition import Transition, plan_transition
 
 FeedGroups = dict[str, LiveGroup]
-PATIENCE_S = 5.0
 
 
 class PendingChange:
@@ -41,7 +40,6 @@ class PendingChange:
         self._build, self.meeting = build, meeting
         self._building = build() if builds_now else None
         self._links = links
-        self._failed_s = 0.0
 
     def building(self) -> Background[Mesh]:
         """The groups of the next plan, from the switch on at the latest."""
@@ -57,26 +55,15 @@ class PendingChange:
     def feeders(self) -> list[Feeder]:
         return self._links.result() if self._links.is_done else []
 
-    def is_ready(self, step: int) -> bool:
-        """May this worker vote for the switch in the agreement of `step`? A change for a certain
-        step is waited for; any other is entered when everything is there.
-        """
-        if self.order.at_step and not self.order.joiners:
-            return True
+    def is_prepared(self, step: int) -> bool:
+        """Is everything made, and are those who are fed current in `step`?"""
         return all(background.is_done for background in self._under_way) and all(
             feeder.is_current(step) for feeder in self.feeders
         )
 
-    def check(self, now_s: float) -> None:
-        """GroupBroken if it cannot come to be any more. Where a joiner has died, the coordinator
-        calls it off first; only what nobody else notices is worth a recovery.
-        """
-        failed = next((made for made in self._under_way if made.has_failed), None)
-        if failed is None:
-            return
-        self._failed_s = self._failed_s or now_s
-        if now_s - self._failed_s > PATIENCE_S:
-            failed.result()
+    def failure(self) -> str:
+        """Why it cannot come to be any more; empty: it can."""
+        return next((str(made.error) for made in self._under_way if made.has_failed), "")
 
     def close(self, why: str) -> None:
         """It is not entered. What is still being made is nobody's any more."""

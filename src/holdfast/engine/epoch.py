@@ -6,12 +6,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from holdfast.control.worker_position import WorkerPosition
-from holdfast.engine.completion import Completion, Slots
+from holdfast.control.worker import WorkerMachine
+from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource
 from holdfast.engine.exchange import Messages
-from holdfast.engine.interpreter import Hooks, Interpreter
+from holdfast.engine.interpreter import EpochParts, Hooks, Interpreter, StepContext
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.movement import digest
@@ -21,7 +21,7 @@ from holdfast.engine.reduction import Reduction
 from holdfast.engine.state import KINDS, Slice, TensorState, build_state
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.engine.unit_module import UnitModule, UnitPlacement
-from holdfast.engine.warm_up import rehearse
+from holdfast.engine.warm_up import warm_up
 from holdfast.plan.action_lists import lower
 from holdfast.plan.actions import Action
 from holdfast.plan.exchanges import plan_exchanges
@@ -64,17 +64,27 @@ class Model(Protocol):
 
 
 class LiveEpoch:
-    """One plan as this worker runs it. Without a role there is no interpreter."""
+    """One plan as this worker runs it. Without a seat there is no interpreter."""
 
     def __init__(self, number: int, plan: Plan, mesh: Mesh) -> None:
         self.number, self.plan, self.mesh = number, plan, mesh
         self.state: TensorState | None = None
         self.interpreter: Interpreter | None = None
         self.reduction: Reduction | None = None
+        self._losses: Losses = {}
 
     @property
     def slices(self) -> dict[str, Slice]:
         return self.state.slices if self.state is not None else {}
+
+    @property
+    def losses(self) -> Losses:
+        """Of the step in flight, those that are known here."""
+        return self._losses if self.interpreter is None else self.interpreter.losses
+
+    def keep_losses(self, losses: Losses) -> None:
+        """Those that count in the step that is completed."""
+        self._losses = losses
 
 
 def checksums(worker: str, epoch: LiveEpoch) -> dict[str, int]:
@@ -92,71 +102,67 @@ def checksums(worker: str, epoch: LiveEpoch) -> dict[str, int]:
     return sums
 
 
-class Workshop:
-    """Puts epochs together from the parts that stay the same over all of them."""
+class EpochBuilder:
+    """Builds epochs from the parts that stay the same over all of them."""
 
     def __init__(
         self,
-        ledger: WorkerPosition,
+        machine: WorkerMachine,
         *,
         model: Model,
         data: DataSource,
         config: TrainerConfig,
         hooks: Hooks,
     ) -> None:
-        self.worker, self._ledger = ledger.member.name, ledger
-        self.model, self._data, self._config, self._hooks = model, data, config, hooks
+        self.worker = machine.position.member.name
+        self.model, self._data, self._config = model, data, config
         self.dtype, self.device = DTYPES[config.dtype], torch.device(config.device)
         self.stopwatch = Stopwatch(self.device)
+        self._context = StepContext(
+            machine, data, self.stopwatch, config.optimizer.clip_limit, hooks
+        )
         self._lowered: tuple[Plan | None, list[Action]] = (None, [])
 
     def build_state(self, plan: Plan) -> TensorState:
         """Modules and buffers, without values."""
         return build_state(plan, self.worker, self.model.build_unit, self.dtype, self.device)
 
-    def set_up(
+    def bind(
         self, epoch: LiveEpoch, state: TensorState, slices: dict[str, Slice], num_updates: int
     ) -> None:
-        """Bind modules, gradients, messages, reduction and optimizer of an epoch together."""
+        """Give an epoch its state, and build what it needs to run steps."""
         state.attach(slices)
         epoch.state = state
         if state.units:
-            slots = Slots(state, epoch.plan, epoch.plan.workers)
-            self._equip(epoch, self._actions(epoch.plan), slots, num_updates, None)
+            self.build(epoch, num_updates)
 
-    def set_up_completion(
+    def build(self, epoch: LiveEpoch, num_updates: int) -> None:
+        """Gradients, messages, reduction and optimizer around the state of an epoch."""
+        assert epoch.state is not None
+        slots = Slots(epoch.state, epoch.plan, epoch.plan.workers)
+        self._build(epoch, self._actions(epoch.plan), slots, num_updates)
+
+    def build_completion(
         self, epoch: LiveEpoch, completion: Completion, slots: Slots, num_updates: int
     ) -> None:
-        """An epoch that begins with the rest of a broken step; `set_up_again` follows it."""
+        """The same for the rest of a broken step; `build` follows it."""
         share = completion.share
         actions = [
             action
             for action in self._actions(epoch.plan)
             if action.kind in ("REDUCE", "AGREE", "STEP") or action.number in share.micro_batches
         ]
-        self._equip(epoch, actions, slots, num_updates, completion)
-
-    def take_over(self, epoch: LiveEpoch, before: LiveEpoch, num_updates: int) -> None:
-        """An epoch in which this worker has the seats it had: everything stays where it is."""
-        assert before.state is not None
-        epoch.state = before.state.under(epoch.plan)
-        self.set_up_again(epoch, num_updates)
-
-    def set_up_again(self, epoch: LiveEpoch, num_updates: int) -> None:
-        """From the broken step to whole ones."""
-        assert epoch.state is not None
-        slots = Slots(epoch.state, epoch.plan, epoch.plan.workers)
-        self._equip(epoch, self._actions(epoch.plan), slots, num_updates, None)
+        self._build(epoch, actions, slots, num_updates, completion)
 
     def prefetch(self, plan: Plan) -> None:
         """Work out a plan's actions before they are needed."""
         self._lowered = (plan, self._lower(plan))
 
     def warm_up(self, plan: Plan, state: TensorState) -> None:
-        """What a first step takes longer than others is done before anybody waits for it."""
+        """What a first step takes longer than others is done before other workers wait for it."""
         self.prefetch(plan)
         if state.units:
-            rehearse(plan, state, self._data, self.model.width)
+            warm_up(plan, state, self._data, self.model.width)
 
     def _actions(self, plan: Plan) -> list[Action]:
         known, actions = self._lowered
@@ -166,13 +172,13 @@ class Workshop:
         layout, lists = lower(plan)
         return list(lists[layout.lane_of_worker[self.worker]])
 
-    def _equip(
+    def _build(
         self,
         epoch: LiveEpoch,
         actions: list[Action],
         slots: Slots,
         num_updates: int,
-        completion: Completion | None,
+        completion: Completion | None = None,
     ) -> None:
         plan, mesh, state = epoch.plan, epoch.mesh, epoch.state
         assert state is not None
@@ -182,28 +188,24 @@ class Workshop:
             mesh,
             list(dict.fromkeys(order)),
             slots,
-            reduced=self._ledger.record.reduced,
+            reduced=self._context.machine.position.record.reduced,
             completion=completion,
         )
-        epoch.interpreter = Interpreter(
+        parts = EpochParts(
+            epoch.number,
             plan,
             actions,
-            state=state,
-            data=self._data,
-            computation=self._computation(plan, mesh, state),
-            messages=self._messages(plan, mesh, actions),
-            reduction=epoch.reduction,
-            everyone=mesh.everyone(),
-            optimizer=SliceOptimizer(self._config.optimizer, state, num_updates),
-            clip_norm=self._config.optimizer.clip_limit,
-            stopwatch=self.stopwatch,
-            ledger=self._ledger,
-            slots=slots,
-            epoch=epoch.number,
-            completion=completion,
-            hooks=self._hooks,
-            device_log=mesh.log,
+            state,
+            slots,
+            self._computation(plan, mesh, state),
+            self._messages(plan, mesh, actions),
+            epoch.reduction,
+            SliceOptimizer(self._config.optimizer, state, num_updates),
+            mesh.everyone(),
+            mesh.log,
+            completion,
         )
+        epoch.interpreter = Interpreter(parts, self._context)
 
     def _computation(self, plan: Plan, mesh: Mesh, state: TensorState) -> Computation:
         groups: dict[str, TensorGroup] = {}

@@ -60,13 +60,13 @@ def group_errors_unwrapped() -> Iterator[None]:
     except GroupBroken:
         raise
     except Exception as error:
-        broken = _find_group_error(error)
+        broken = find_group_error(error)
         if broken is None:
             raise
         raise GroupBroken(str(broken), broken.blamed) from error
 
 
-def _find_group_error(error: BaseException) -> GroupBroken | None:
+def find_group_error(error: BaseException) -> GroupBroken | None:
     """The first in the chain of what an error was raised from, or while handling what."""
     seen: set[int] = set()
     link: BaseException | None = error

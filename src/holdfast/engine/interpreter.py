@@ -5,9 +5,10 @@ the interpreter adds nothing but overlap. Receives are posted ahead, sends leave
 and a bucket's reduction starts as soon as the last backward pass through its unit has ended, no
 later than where the list has it.
 
-Whatever is done is noted in the ledger at once: which micro-batches are in which sum, which slots
-are reduced, what was applied. So when a step breaks off, at any point, it is known exactly what
-there is. A broken step is completed by the same interpreter on a shorter list (`Completion`).
+Whatever is done is noted in the record of the step at once: which micro-batches are in which sum,
+which slots are reduced. So when a step breaks off, at any point, it is known exactly what there is.
+The machine is asked only at the end, for the vote, and told the outcome. A broken step is completed
+by the same interpreter on a shorter list (`Completion`).
 """
 
 import threading
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from holdfast.control.report import LOSS_ADDEND, Addend, Outcome
-from holdfast.control.worker_position import WorkerPosition
+from holdfast.control.worker import WorkerMachine
 from holdfast.engine.agreement import Agreed, Ballot, agree
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
@@ -40,60 +41,77 @@ from holdfast.snapshot.placement import AGREE
 
 
 def _pass(*args: object) -> None:
-    """Nobody wants to know."""
+    """Nothing wants to know."""
+
+
+def _never(step: int) -> bool:
+    return False
 
 
 @dataclass(slots=True)
 class Hooks:
-    """Whoever has to know where a worker is, the same over all its epochs."""
+    """What has to know where a worker is, the same over all its epochs."""
 
     progress: Callable[[int, int], object] = _pass
     """Step and number of the action that begins."""
     phase: Callable[[str, int], object] = _pass
     """Name of a point within the step, and the step; may end it, for experiments with faults."""
-    before_agree: Callable[[], object] = _pass
-    """Everything is reduced: the last moment to become ready for a change."""
+    is_prepared: Callable[[int], bool] = _never
+    """Everything is reduced: is the pending change prepared, so that this step may end with it?"""
     after_apply: Callable[[Outcome], object] = _pass
     """A step has been agreed, and its gradients are still as they were reduced."""
     gaps: Gaps = field(default_factory=NoGaps)
-    """Who copies state while this thread waits."""
+    """What copies state while this thread waits."""
     state_lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while state changes: who has it may read a whole version."""
+    """Held while state changes: a holder of it may read a whole version."""
+
+
+@dataclass(slots=True)
+class StepContext:
+    """What a worker's steps need under any plan."""
+
+    machine: WorkerMachine
+    data: DataSource
+    stopwatch: Stopwatch
+    clip_norm: float | None
+    hooks: Hooks = field(default_factory=Hooks)
+
+
+@dataclass(slots=True)
+class EpochParts:
+    """What one worker's steps need under one plan."""
+
+    epoch: int
+    plan: Plan
+    actions: Sequence[Action]
+    state: TensorState
+    slots: Slots
+    computation: Computation
+    messages: Messages
+    reduction: Reduction
+    optimizer: SliceOptimizer
+    everyone: LiveGroup | None
+    device_log: DeviceLog = field(default_factory=DeviceLog)
+    completion: Completion | None = None
+    """Of a broken step, whose rest these parts are for."""
 
 
 class Interpreter:
-    """Everything one worker needs to run steps under one plan."""
+    """Runs the steps of one worker under one plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        actions: Sequence[Action],
-        *,
-        state: TensorState,
-        data: DataSource,
-        computation: Computation,
-        messages: Messages,
-        reduction: Reduction,
-        everyone: LiveGroup | None,
-        optimizer: SliceOptimizer,
-        clip_norm: float | None,
-        stopwatch: Stopwatch,
-        ledger: WorkerPosition,
-        slots: Slots,
-        epoch: int,
-        completion: Completion | None = None,
-        hooks: Hooks | None = None,
-        device_log: DeviceLog | None = None,
-    ) -> None:
-        self._plan, self._actions, self._state, self._data = plan, list(actions), state, data
-        self._computation, self._messages, self._reduction = computation, messages, reduction
-        self._everyone, self._optimizer, self._clip_norm = everyone, optimizer, clip_norm
-        self._stopwatch = stopwatch
-        self._ledger, self._slots, self._epoch = ledger, slots, epoch
-        self._completion, self._hooks = completion, hooks or Hooks()
-        self._device_log = device_log or DeviceLog()
+    def __init__(self, parts: EpochParts, context: StepContext) -> None:
+        plan, state = parts.plan, parts.state
+        self._plan, self._actions, self._state = plan, list(parts.actions), state
+        self._slots, self._epoch, self._completion = parts.slots, parts.epoch, parts.completion
+        self._computation, self._messages = parts.computation, parts.messages
+        self._reduction, self._optimizer = parts.reduction, parts.optimizer
+        self._everyone = parts.everyone
+        self._machine, self._record = context.machine, context.machine.position.record
+        self._data, self._stopwatch = context.data, context.stopwatch
+        self._clip_norm, self._hooks = context.clip_norm, context.hooks
+        self._device_log = parts.device_log
         self._noted: list[tuple[int, tuple[Addend, ...]]] = []
-        """What the ledger was told of this step, and the length of the device's log then."""
+        """What was noted of this step, and the length of the device's log then."""
         self._reduction.on_launch = self._launched
         self._hops = {
             (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
@@ -110,7 +128,7 @@ class Interpreter:
         self._made: dict[BoundaryMessage, Tensor] = {}
         """Results that wait for their turn to be sent."""
         self.losses: Losses = {}
-        """Of the step in flight, those that this worker speaks for."""
+        """Of the step in flight, those that this worker reports."""
         self._agreed: Agreed | None = None
         self._stop = False
         self._micro_batch, self._action, self._step = -1, -1, -1
@@ -131,7 +149,6 @@ class Interpreter:
         self._stop, self._agreed, self._step = stop, None, step
         self._open = dict(self._num_adders)
         if self._completion is None:
-            self._ledger.begin_step()
             self._state.clear_gradients()
             self.losses = {}
         else:
@@ -155,7 +172,7 @@ class Interpreter:
         if self._adding >= 0:
             slots = {addend[:2] for addend in self._slots.addends[self._adding]}
             addends = {addend for found in self._slots.addends.values() for addend in found}
-            self._ledger.record.torn(sorted(addend for addend in addends if addend[:2] in slots))
+            self._record.torn(sorted(addend for addend in addends if addend[:2] in slots))
             self._adding = -1
         self._take_back()
 
@@ -163,10 +180,10 @@ class Interpreter:
         """What the device did behind an operation that was broken off counts for nothing."""
         ended = self._device_log.num_ended()
         noted = [addends for length, addends in self._noted if length > ended]
-        self._ledger.record.torn(sorted({addend for addends in noted for addend in addends}))
+        self._record.torn(sorted({addend for addends in noted for addend in addends}))
         self._noted.clear()
 
-    def follow(self, outcome: Outcome) -> None:
+    def roll_forward(self, outcome: Outcome) -> None:
         """Finish a step that others have applied, with the gradients that are reduced here."""
         self._finish_step(outcome)
 
@@ -232,7 +249,7 @@ class Interpreter:
         if self._completion is None or self._completion.counts_loss(micro_batch):
             loss = self._computation.losses[micro_batch]
             self.losses[micro_batch] = (loss, self._num_tokens[micro_batch])
-            self._ledger.record.loss_known(micro_batch)
+            self._record.loss_known(micro_batch)
             self._noted.append((self._device_log.length, (LOSS_ADDEND,)))
 
     def _batch(self, step: int, micro_batch: int, hop: Hop) -> MicroBatch | None:
@@ -280,7 +297,7 @@ class Interpreter:
         if self._completion is not None:
             self._completion.restore()
             addends = self._completion.wanted(unit, self._micro_batch)
-        self._ledger.record.added(unit, self._micro_batch, addends)
+        self._record.added(unit, self._micro_batch, addends)
         self._noted.append((self._device_log.length, tuple(addends)))
         self._adding = -1
         if self._last[unit] == self._action:
@@ -311,14 +328,13 @@ class Interpreter:
         middle = time.perf_counter()
         self._computation.finish()
         self._hooks.phase("reduced", self._step)
-        self._hooks.before_agree()
         spoken = [self.losses[number] for number in sorted(self.losses)]
         ballot = Ballot(
             squares=self._reduction.squares(len(self._plan.units)),
             loss_sum=total(loss for loss, _ in spoken),
             num_tokens=sum(num_tokens for _, num_tokens in spoken),
             stop=self._stop,
-            ready=self._ledger.vote() if self._completion is None else 0,
+            ready=self._machine.vote(self._hooks.is_prepared(self._step)),
         )
         self._batches.clear()
         self._num_tokens.clear()
@@ -335,7 +351,7 @@ class Interpreter:
             )
         finally:
             self._hooks.gaps.going_on()
-        self._ledger.agreed(self._agreed.switch)
+        self._machine.agreed(self._agreed.switch, self._agreed.stop)
         self._hooks.phase("agreed", self._step)
         self._stopwatch.add("reduce", middle - start)
         self._stopwatch.add("agree", time.perf_counter() - middle)
@@ -347,13 +363,13 @@ class Interpreter:
         self._stopwatch.add("optimizer", time.perf_counter() - start)
 
     def _finish_step(self, outcome: Outcome) -> None:
-        """All of it or, if this process ends here, nothing that anybody will ever see."""
+        """All of it or, if this process ends here, nothing that any other worker will ever see."""
         self._hooks.phase("apply", outcome.step)
         self._hooks.gaps.applying()
         with self._hooks.state_lock:
             if outcome.applied:
                 self._optimizer.apply(outcome.step, outcome)
-            self._ledger.applied(outcome)
+            self._machine.position.applied(outcome)
             self._hooks.after_apply(outcome)
         self._hooks.gaps.applied(outcome.step + 1)
         self._hooks.phase("applied", outcome.step)

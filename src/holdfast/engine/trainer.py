@@ -1,273 +1,376 @@
-"""One worker's life: obey orders, run steps, stop where a failure says so, and go on from there.
+"""A worker that trains: the worker machine, carried out with tensors.
 
-    start     make groups and initial state, and train
-    change    while training, make the next plan's groups on a thread beside it and feed those who
-              join; when the agreement of a step says that everybody is ready, go over
-    recover   after a failure: make groups anew, apply what others have applied, complete the broken
-              step, and train on
-    restore   state was lost: load a snapshot, and train on from there
-
-Whatever breaks, a group or a freeze that came meanwhile, ends in one place: the step is broken off,
-everything that is there stays as it is, and the worker reports and waits for its next order. In
-a healthy step nobody is asked anything.
+The machine decides (control/worker.py). Here its commands are carried out one after the other on
+one thread, each to its end, and it is told what came of them. Before every command messages are
+read; a freeze also interrupts the command that is under way, from the thread that receives it.
+What is made beside the training is made on threads of its own.
 """
 
 import logging
 import time
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from holdfast.control.order import FullPlan, Order, Share, read_plan
-from holdfast.control.worker_reports import RecoveryReport, RestoreReport
-from holdfast.engine.completion import Completion, Losses, Slots
-from holdfast.engine.core import POLL_S
-from holdfast.engine.epoch import LiveEpoch
-from holdfast.engine.group_keys import GroupKey
-from holdfast.engine.groups import GroupBroken
-from holdfast.engine.mesh import Mesh
-from holdfast.engine.plan_changes import ChangingTrainer
-from holdfast.engine.state import fresh_slices
-from holdfast.errors import HoldfastError, InternalError
-from holdfast.plan.exchanges import plan_exchanges, restrict
+from holdfast.control.order import Order
+from holdfast.control.report import Member, Outcome
+from holdfast.control.worker import WorkerMachine
+from holdfast.control.worker_commands import (
+    Broke,
+    BuildGroups,
+    Command,
+    CompleteStep,
+    DropBefore,
+    DropChange,
+    Enter,
+    Entered,
+    Exit,
+    FinishRun,
+    Idle,
+    JoinChange,
+    LeaveEpoch,
+    LoadFailed,
+    LoadState,
+    MakeState,
+    PrepareChange,
+    Quiesce,
+    Quiesced,
+    Refuse,
+    RollForward,
+    RunStep,
+    SendState,
+    StepEnded,
+    SwitchTo,
+    WorkerEvent,
+)
+from holdfast.control.worker_position import WorkerPosition
+from holdfast.engine.change_executor import ChangeExecutor
+from holdfast.engine.data import DataSource
+from holdfast.engine.epoch import EpochBuilder, LiveEpoch, Model, TrainerConfig, checksums
+from holdfast.engine.groups import Communicator, GroupBroken, find_group_error
+from holdfast.engine.interpreter import Hooks
+from holdfast.engine.link import CoordinatorLink
+from holdfast.engine.measure import Stopwatch, make_profile, probe_groups, unit_costs
+from holdfast.engine.order_executor import OrderExecutor
+from holdfast.engine.state import Slice
+from holdfast.engine.worker_groups import POLL_S, WorkerGroups
+from holdfast.engine.worker_parts import WorkerParts
+from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan
-from holdfast.plan.workers import node_of
+from holdfast.plan.profile import Profile
+from holdfast.snapshot.arena_plan import SnapshotOptions
+from holdfast.snapshot.copying.gaps import Gaps
+from holdfast.snapshot.copying.worker_snapshots import Keeper, WorkerSnapshots
 from holdfast.snapshot.layout import Version
-from holdfast.snapshot.load.job_state import load_checkpoint, load_snapshot
+from holdfast.snapshot.load.job_state import CannotRestore
 
 _LOG = logging.getLogger(__name__)
 
-_WORD_S = 60.0
+_WAIT_S = 60.0
+_QUICK = (SendState, Refuse, DropBefore, DropChange)
+"""Carried out as soon as they are next, without a look at the messages."""
 
 
-class Trainer(ChangingTrainer):
-    # The loop.
+class Trainer:
+    def __init__(
+        self,
+        member: Member,
+        *,
+        model: Model,
+        data: DataSource,
+        config: TrainerConfig,
+        store: Any,
+        link: CoordinatorLink,
+        hooks: Hooks | None = None,
+    ) -> None:
+        hooks = hooks or Hooks()
+        machine = WorkerMachine(member, num_steps=config.num_steps)
+        self._parts = WorkerParts(
+            machine,
+            config,
+            link,
+            hooks,
+            WorkerGroups(machine.position, config, store, link),
+            EpochBuilder(machine, model=model, data=data, config=config, hooks=hooks),
+        )
+        self._machine = machine
+        self._orders = OrderExecutor(self._parts)
+        self._changes = ChangeExecutor(self._parts, store)
+        hooks.is_prepared = self._changes.is_prepared
+        hooks.after_apply = self._applied
+        self._commands: deque[Command] = deque()
+        self._failure: CannotRestore | None = None
+
+    # The loop
 
     def start(self) -> None:
-        """Wait for the first order and carry it out."""
-        while self._order is None and not self._left:
-            self._heed(_WORD_S)
-        if self._order is not None:
-            order, self._order = self._order, None
-            self._obey(order)
+        """Until the first order is carried out."""
+        while not self.position.epoch and not self._machine.has_left:
+            self._go_on()
 
     def run(self) -> int:
-        """Until everybody is done; the number of the step that would come next."""
-        while not self._left:
-            is_entering = self._order is not None
-            try:
-                if self._order is not None:
-                    order, self._order = self._order, None
-                    self._obey(order)
-                elif not self._advance():
-                    self._finish()
-            except GroupBroken as error:
-                self._break_off(error, is_entering=is_entering)
-                self._await_order()
-        return self.ledger.version
+        """Until it is told to leave; the number of the step that would come next."""
+        while not self._machine.has_left:
+            self._go_on()
+        return self.position.version
 
-    def _advance(self) -> bool:
-        """One step, or some waiting; False: all is done."""
-        self._heed()
-        self._check()
-        if self._order is not None:
-            return True
-        if not self._has_role:
-            self._heed(POLL_S)
-            return not self._left
-        if self._stopped or self.ledger.version >= self._config.num_steps:
-            return False
-        self.run_step()
-        return True
+    def run_step(self) -> None:
+        """Until one more step is done: for a caller with a loop of its own."""
+        version = self.position.version
+        while self.position.version == version and not self._machine.has_left:
+            self._go_on()
 
-    def _finish(self) -> None:
-        """Everything is done here; others may still need this worker to recover."""
-        if not self.ledger.is_done:
-            self.ledger.done()
-            if self.snapshots is not None:
-                self.snapshots.flush()
-            self._link.finished(self.ledger.version)
-            self._tell()
-        self._heed(POLL_S)
-        if self._order is None:
-            self._check()
-
-    def _break_off(self, error: GroupBroken, *, is_entering: bool) -> None:
-        """Stop here, wake all peers, and note what there is. A worker that is frozen has told what
-        it knows, unless a group broke while it carried out the order that ends the round.
-        """
-        self._broken_at = self._broken_at or time.perf_counter()
-        self.communicator.wake(str(error))
-        if self._epoch is not None and self._epoch.interpreter is not None:
-            self._epoch.interpreter.break_off()
-            if self._workshop.device.type == "cuda":
-                torch.cuda.synchronize(self._workshop.device)
-        if not self._is_interrupted and (is_entering or not self.ledger.is_frozen):
-            _LOG.warning("step %d broke off: %s", self.ledger.version, error)
-            self.ledger.on_broken(str(error), error.blamed)
-            self._tell()
-
-    def _await_order(self) -> None:
-        """Answer freezes until an order comes that ends the last of them."""
-        while self._order is None and not self._left:
-            self._heed(_WORD_S)
-
-    # Orders.
-
-    def _obey(self, order: Order) -> None:
-        if not self.ledger.is_in(order):
-            self._leave_out(order)
-            return
-        plan = self._plans[order.number] = read_plan(order.plan, self._plans)
-        if order.kind == "start":
-            self._start(order, plan)
-        elif order.kind == "recover":
-            self._recover(order, plan)
-        elif order.kind == "change":
-            self._join(order, plan)
+    def _go_on(self) -> None:
+        """Carry out the next command, or wait for a message."""
+        self._receive(0.0)
+        if not self._commands:
+            self._look_around()
+        if self._commands:
+            command = self._commands.popleft()
+            self._attempt(lambda: self._carry_out(command))
+        elif self._changes.is_joining:
+            self._attempt(lambda: self._changes.go_on_joining(POLL_S))
         else:
-            self._restore(order, plan)
-        self._tell()
+            self._receive(_WAIT_S)
 
-    def _leave_out(self, order: Order) -> None:
-        """No role in the new plan; the process stays for the next one."""
-        self._renew()
-        self.ledger.enter(order)
-        self._epoch = self._before = None
-        self._snapshot_epoch()
-        if isinstance(order.plan, FullPlan):
-            plan = self._plans[order.number] = read_plan(order.plan, self._plans)
-            self._epoch = LiveEpoch(order.number, plan, Mesh(plan, order.number, {}, 0))
-        self._broken_at = 0.0
-        self._tell()
+    def _receive(self, timeout_s: float) -> None:
+        """Take the messages that are there, or wait for one."""
+        while not self._machine.has_left:
+            message = self._parts.link.wait(timeout_s)
+            if message is None:
+                return
+            self._take(message)
+            timeout_s = 0.0
 
-    def _start(self, order: Order, plan: Plan) -> None:
-        mesh = self._await(self._build(plan, order.number))
-        self._begin(order, LiveEpoch(order.number, plan, mesh))
+    def _look_around(self) -> None:
+        failed = self._changes.failure()
+        if failed is not None:
+            self._take(failed)
+        if not self._commands:
+            self._take(Idle())
 
-    def _begin(self, order: Order, epoch: LiveEpoch) -> None:
-        """With the initial values, which anybody can make, or those of an earlier run."""
-        state = self._workshop.build_state(epoch.plan)
-        slices = fresh_slices(state)
-        self._num_updates = 0
-        if self._config.resume and order.at_step:
-            root = Path(self._config.resume)
-            self._num_updates = load_checkpoint(slices, root, order.at_step).num_updates
-        else:
-            for piece in slices.values():
-                self._workshop.model.fill(piece.parameter, piece.tensor, piece.box)
-        self._workshop.set_up(epoch, state, slices, self._num_updates)
-        self._warm_up_device(epoch)
-        self.ledger.enter(order)
-        self._epoch = epoch
-        self._snapshot_epoch()
+    def _take(self, event: WorkerEvent) -> None:
+        for command in self._machine.take(event):
+            if isinstance(command, Quiesce):
+                self._commands.clear()
+            self._commands.append(command)
+        self._do_quick_ones()
 
-    def _warm_up_device(self, epoch: LiveEpoch) -> None:
-        """The first launch of a kernel loads it, and that waits for all that runs on the device:
-        also for a message that comes only after this very launch.
+    def _do_quick_ones(self) -> None:
+        while self._commands and isinstance(self._commands[0], _QUICK):
+            self._do_quickly(self._commands.popleft())
+
+    def _attempt(self, call: Callable[[], WorkerEvent | None]) -> None:
+        event = self._try(call)
+        if event is not None:
+            self._take(event)
+        if isinstance(event, Entered):
+            broke = self._try(self._say_entered)
+            if broke is not None:
+                self._take(broke)
+        self._do_quick_ones()
+
+    def _try(self, call: Callable[[], WorkerEvent | None]) -> WorkerEvent | None:
+        """What came of it; be it that a group broke."""
+        try:
+            return call()
+        except Exception as error:
+            broken = self._as_broken(error)
+            if broken is None:
+                raise
+            return self._broke(broken)
+
+    def _as_broken(self, error: Exception) -> GroupBroken | None:
+        """What is only the end of a group, whatever it was wrapped in; other code may also make an
+        error of its own of a group that was given up under it.
         """
-        if self._workshop.device.type == "cuda" and epoch.state is not None:
-            self._workshop.warm_up(epoch.plan, epoch.state)
+        found = find_group_error(error)
+        if found is None and isinstance(error, RuntimeError):
+            woken = self.communicator.woken
+            found = GroupBroken(f"{woken}: {error}") if woken else None
+        return found
 
-    # Recovery.
+    def _broke(self, error: GroupBroken) -> Broke:
+        """A freeze that has come says more than what it has broken, and is taken first."""
+        self._parts.broken_at = self._parts.broken_at or time.perf_counter()
+        self._receive(0.0)
+        if not self.position.is_frozen or self._machine.order is not None:
+            _LOG.warning("step %d broke off: %s", self.position.version, error)
+        return Broke(str(error), error.blamed)
 
-    def _recover(self, order: Order, plan: Plan) -> None:
-        share = order.share
-        assert share is not None
-        old = self._before if share.revert else self._epoch
-        self._renew()
-        building = self._build(plan, order.number, self._completing_groups(share, plan))
-        if old is None or old.state is None:
-            self._begin_late(order, share, LiveEpoch(order.number, plan, self._await(building)))
-            return
-        followed = self._follow_if_behind(old, share)
-        epoch = LiveEpoch(order.number, plan, self._await(building))
-        epoch.state = old.state.under(plan)
-        self._enter_recovery(order, epoch)
-        if share.step < self._config.num_steps:
-            self._complete(share, epoch, old, followed)
-        self._workshop.set_up_again(epoch, self._num_updates)
-        self._snapshot_epoch()
-        self._recovered(order, share, followed)
+    def _do_quickly(self, command: Command) -> None:
+        match command:
+            case SendState(state=state):
+                self._parts.link.tell(state)
+            case Refuse(order=order, reason=reason):
+                _LOG.warning("order %d (%s) is refused: %s", order.number, order.kind, reason)
+            case DropChange(reason=reason):
+                self._changes.drop(reason)
+            case DropBefore():
+                self._parts.before = None
 
-    def _completing_groups(self, share: Share, plan: Plan) -> list[GroupKey]:
-        """The step in flight is exchanged as its own plan had it, among those who are left."""
-        base = restrict(plan_exchanges(self._plans[share.base]), plan.workers)
-        members = [exchange.members for found in base for exchange in found]
-        return [("reduce", who) for who in members if len(who) > 1 and self.worker in who]
+    def _carry_out(self, command: Command) -> WorkerEvent | None:
+        """What the machine is told when it is done."""
+        match command:
+            case RunStep(step=step, stop=stop):
+                self._parts.run_step(step, stop=stop)
+                return StepEnded()
+            case CompleteStep():
+                self._orders.complete_step(command)
+                return StepEnded()
+            case Quiesce(reason=reason):
+                self._quiesce(reason)
+                return Quiesced()
+            case Enter(order=order):
+                self._orders.enter(command)
+                return Entered(order.number)
+            case LeaveEpoch(order=order):
+                self._orders.leave_epoch(order)
+                return Entered(order.number)
+            case SwitchTo(order=order):
+                self._changes.switch(order)
+                return Entered(order.number)
+            case LoadState(order=order):
+                return self._load(order)
+            case Exit():
+                if self._failure is not None:
+                    raise self._failure
+            case _:
+                self._begin(command)
+        return None
 
-    def _begin_late(self, order: Order, share: Share, epoch: LiveEpoch) -> None:
-        """The failure came before this worker had begun."""
-        if share.step:
-            raise InternalError(f"{self.worker} has no state for step {share.step}")
-        self._begin(order, epoch)
+    def _begin(self, command: Command) -> None:
+        """Commands whose end is not told."""
+        match command:
+            case BuildGroups(order=order):
+                self._orders.build_groups(order)
+            case MakeState(order=order):
+                self._orders.make_state(order)
+            case RollForward(outcome=outcome):
+                self._orders.roll_forward(outcome)
+            case PrepareChange(order=order):
+                self._changes.prepare(order)
+            case JoinChange(order=order):
+                self._changes.join(order)
+            case FinishRun(next_step=next_step):
+                self._finish(next_step)
+            case _:
+                raise InternalError(f"the trainer cannot carry out {command}")
 
-    def _follow_if_behind(self, old: LiveEpoch, share: Share) -> bool:
-        """Apply the step that others have applied, with the gradients that are here."""
-        if share.outcome is None or self.ledger.version >= share.step:
-            return False
-        self._follow(old, share.outcome)
-        return True
+    def _say_entered(self) -> None:
+        self._changes.say_entered()
+        self._orders.say_entered()
 
-    def _enter_recovery(self, order: Order, epoch: LiveEpoch) -> None:
-        self.ledger.enter(order)
-        self._epoch, self._before = epoch, None
-        self._snapshot_epoch()
-        self._tell()
+    def _load(self, order: Order) -> LoadFailed | None:
+        try:
+            self._orders.load_state(order)
+        except CannotRestore as error:
+            self._failure = error
+            return LoadFailed(str(error))
+        return None
 
-    def _complete(self, share: Share, epoch: LiveEpoch, old: LiveEpoch, followed: bool) -> None:
-        """The step in flight: what was found of it here counts, as the share says."""
-        assert epoch.state is not None
-        losses: Losses = old.interpreter.losses if old.interpreter is not None else {}
-        results = self._report.results if self._report is not None and not followed else ()
-        slots = Slots(epoch.state, self._plans[share.base], epoch.plan.workers)
-        completion = Completion(share, slots, epoch.state, results, losses)
-        self._workshop.set_up_completion(epoch, completion, slots, self._num_updates)
-        self.run_step()
+    def _quiesce(self, reason: str) -> None:
+        """Stop here, wake all peers, and note what was left half done."""
+        parts = self._parts
+        parts.broken_at = parts.broken_at or time.perf_counter()
+        parts.groups.interrupt(reason)
+        interpreter = parts.epoch.interpreter if parts.epoch is not None else None
+        if interpreter is not None:
+            interpreter.break_off()
+            if parts.builder.device.type == "cuda":
+                torch.cuda.synchronize(parts.builder.device)
 
-    def _recovered(self, order: Order, share: Share, followed: bool) -> None:
-        stall = max(0.0, self._ended_at - self._broken_at) if self._broken_at else 0.0
-        self._broken_at = 0.0
-        num_micro_batches = len(share.micro_batches)
-        report = RecoveryReport(share.step, order.number, stall, num_micro_batches, followed)
-        self._link.recovered(report)
+    def _finish(self, next_step: int) -> None:
+        """Other workers may still need this one to recover."""
+        if self.snapshots is not None:
+            self.snapshots.flush()
+        self._parts.link.finished(next_step)
 
-    # Snapshots.
+    def _applied(self, outcome: Outcome) -> None:
+        self._parts.num_updates += outcome.applied
+        self._changes.give_result(outcome)
 
-    def _restore(self, order: Order, plan: Plan) -> None:
-        """Everybody has stopped: what is in memory of that version stays as it is."""
-        if self.snapshots is None:
-            raise HoldfastError(f"order {order.number}: there are no snapshots to restore from")
-        start = time.perf_counter()
-        self._renew()
-        building = self._build(plan, order.number)
-        state = self._workshop.build_state(plan)
-        slices = fresh_slices(state)
-        version, options = Version(order.version, order.agreed_in), self.snapshots.options
-        loaded = load_snapshot(
-            slices,
-            version,
-            job=options.job,
-            node=node_of(self.worker),
-            checkpoints=options.checkpoints,
+    # Snapshots
+
+    @property
+    def snapshots(self) -> WorkerSnapshots | None:
+        return self._parts.snapshots
+
+    @property
+    def gaps(self) -> Gaps:
+        """What copies state while this worker waits."""
+        return self._parts.hooks.gaps
+
+    @gaps.setter
+    def gaps(self, gaps: Gaps) -> None:
+        self._parts.hooks.gaps = gaps
+
+    def keep_snapshots(self, options: SnapshotOptions, keeper: Keeper) -> WorkerSnapshots:
+        """From the next epoch on; `keeper` makes the memory for them."""
+        parts = self._parts
+        self.gaps = parts.snapshots = WorkerSnapshots(
+            options,
+            parts.worker,
+            keeper,
+            device=parts.builder.device,
+            current=self._snapshot_version,
+            num_updates=lambda: parts.num_updates,
         )
-        seconds = time.perf_counter() - start
-        epoch = LiveEpoch(order.number, plan, self._await(building))
-        self._num_updates = loaded.num_updates
-        self._workshop.set_up(epoch, state, slices, self._num_updates)
-        self._warm_up_device(epoch)
-        self.ledger.enter(order)
-        self._epoch, self._before = epoch, None
-        self._snapshot_epoch(version)
-        stall = time.perf_counter() - (self._broken_at or start)
-        self._broken_at = 0.0
-        self._link.restored(
-            RestoreReport(
-                step=order.version,
-                epoch=order.number,
-                stall_s=stall,
-                load_s=seconds,
-                bytes_by_origin=loaded.bytes_by_origin,
-                reasons=loaded.reasons,
-            )
-        )
+        return parts.snapshots
+
+    def _snapshot_version(self) -> Version | None:
+        """What a snapshot of this worker's state would be called."""
+        outcome = self.position.outcome
+        return Version(self.position.version, outcome.epoch) if outcome is not None else None
+
+    # What others ask for
+
+    @property
+    def position(self) -> WorkerPosition:
+        return self._machine.position
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._parts.groups.communicator
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        return self._parts.builder.stopwatch
+
+    @property
+    def epoch(self) -> LiveEpoch:
+        return self._parts.live_epoch()
+
+    @property
+    def plan(self) -> Plan:
+        return self.epoch.plan
+
+    @property
+    def slices(self) -> dict[str, Slice]:
+        return self._parts.epoch.slices if self._parts.epoch is not None else {}
+
+    @property
+    def staging_bytes(self) -> int:
+        reduction = self._parts.epoch.reduction if self._parts.epoch is not None else None
+        return reduction.staging_bytes if reduction is not None else 0
+
+    def profile(self) -> Profile:
+        """What this worker has measured. All must ask at the same step: links are probed."""
+        medians = self.stopwatch.medians()
+        probe = probe_groups(self.epoch.mesh, self._parts.worker)
+        costs = unit_costs(medians, self.plan)
+        return make_profile(costs, medians, probe, self.plan, self._parts.worker)
+
+    def checksums(self) -> dict[str, int]:
+        """Of every piece that several workers hold, parameters and moments: equal on all of
+        them.
+        """
+        return checksums(self._parts.worker, self.epoch)
+
+    def close(self) -> None:
+        self._changes.drop("the end")
+        if self.snapshots is not None:
+            self.snapshots.leave()
+        self._parts.groups.close()

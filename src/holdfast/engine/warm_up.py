@@ -1,8 +1,8 @@
-"""A first pass whose results nobody uses.
+"""A first pass whose results are not used.
 
 The first pass of a process takes longer than the others: kernels are loaded and chosen, memory is
-asked for, caches are made. Who joins goes through it before it is fed, while the others train, so
-that nobody waits for it in the first step with everybody.
+asked for, caches are made. A joiner goes through it before it is fed, while the others train, so
+that they do not wait for it in the first step with it.
 """
 
 import torch
@@ -27,8 +27,8 @@ class _Alone:
         pass
 
 
-class _Nobody:
-    """(Adding) Is told."""
+class _NotCounted:
+    """(Adding) What is added is cleared again."""
 
     def begin(self, unit: int) -> None:
         pass
@@ -37,7 +37,7 @@ class _Nobody:
         pass
 
 
-def rehearse(plan: Plan, state: TensorState, data: DataSource, width: int) -> None:
+def warm_up(plan: Plan, state: TensorState, data: DataSource, width: int) -> None:
     """One micro-batch forward and backward through every stage of a worker. Gradients are cleared
     again; parameters stay as they are, whatever they are.
     """
@@ -59,7 +59,7 @@ def rehearse(plan: Plan, state: TensorState, data: DataSource, width: int) -> No
         entry = batch.tokens if hop.first == 0 else example.new_zeros(*batch.tokens.shape, width)
         result = computation.forward(hop, 0, micro_batch, entry, batch)
         grad = None if hop.stop == len(plan.units) else torch.zeros_like(result)
-        computation.backward(hop.stage, micro_batch, grad, _Nobody())
+        computation.backward(hop.stage, micro_batch, grad, _NotCounted())
     state.clear_gradients()
 
 

@@ -93,7 +93,7 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         options = snapshot_options(config, assignment.memory, assignment.checkpoints)
         trainer.keep_snapshots(options, link)
     link.listen()
-    link.tell(trainer.ledger.state())
+    link.tell(trainer.position.state())
     trainer.run()
     trainer.close()
 

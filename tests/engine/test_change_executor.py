@@ -5,8 +5,9 @@ import torch.distributed as dist
 
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
+from holdfast.engine.change_executor import ChangeExecutor
 from holdfast.engine.epoch import TrainerConfig
-from holdfast.engine.plan_changes import ChangingTrainer
+from holdfast.engine.trainer import Trainer
 from holdfast.errors import InternalError
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
@@ -55,30 +56,65 @@ def test_only_who_joins_is_given_anything():
 
 
 class Link:
-    """Of a worker that nobody speaks to."""
+    """To a coordinator that says one thing."""
 
     newest_freeze = 0
 
+    def __init__(self, message):
+        self.messages, self.states = [message], []
+
     def on_freeze(self, call):
-        """Nobody freezes it."""
+        """It never freezes this worker."""
+
+    def wait(self, timeout_s):
+        return self.messages.pop() if self.messages else None
 
     def tell(self, state):
-        self.state = state
+        self.states.append(state)
 
 
-def test_who_has_no_plan_and_no_source_cannot_join():
-    trainer = ChangingTrainer(
+def test_a_worker_without_a_plan_and_a_source_cannot_join():
+    incarnations = dict.fromkeys(REPLICAS.workers, 1)
+    plan = FullPlan(format_plan(REPLICAS))
+    link = Link(Order(number=2, kind="change", plan=plan, incarnations=incarnations))
+    trainer = Trainer(
         Member("n0.g2", 1),
         model=LlamaModel(SMALL, seed=1),
         data=TASK.data,
         config=TrainerConfig(num_steps=3),
         store=dist.HashStore(),
-        link=Link(),
+        link=link,
     )
-    incarnations = dict.fromkeys(REPLICAS.workers, 1)
-    plan = FullPlan(format_plan(REPLICAS))
-    order = Order(number=2, kind="change", plan=plan, incarnations=incarnations)
-    with pytest.raises(InternalError, match=r"n0\.g2 joins, and nobody feeds it"):
-        trainer._join(order, REPLICAS)
-    assert trainer._link.state.pending == 2
+    with pytest.raises(InternalError, match=r"n0\.g2 joins without a source"):
+        trainer.run()
+    assert link.states[-1].pending == 2
     trainer.close()
+
+
+class Failing:
+    """A change whose groups cannot be made."""
+
+    order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
+    why_closed = ""
+    feeders = ()
+
+    def failure(self):
+        return "no peer came"
+
+    def is_prepared(self, step):
+        return False
+
+    def close(self, why):
+        self.why_closed = why
+
+
+def test_a_change_that_cannot_be_prepared_is_said_and_dropped():
+    changes, change = ChangeExecutor(None, None), Failing()
+    assert changes.failure() is None
+    assert not changes.is_prepared(0)
+    changes._pending = change
+    failed = changes.failure()
+    assert (failed.number, failed.reason) == (2, "no peer came")
+    changes.drop("void")
+    assert change.why_closed == "void"
+    assert changes.failure() is None

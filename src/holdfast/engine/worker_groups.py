@@ -1,0 +1,112 @@
+"""All groups of one worker: building them beside other work, waiting for them with a way out, and
+giving them up.
+
+A freeze ends whatever the worker is blocked in, from the thread that receives it: it wakes the
+communicator, and every wait here looks for it, too.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from holdfast.control.worker_position import WorkerPosition
+from holdfast.engine.background import Background
+from holdfast.engine.epoch import TrainerConfig
+from holdfast.engine.group_keys import GroupKey
+from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
+from holdfast.engine.link import CoordinatorLink
+from holdfast.engine.mesh import Mesh, make_mesh
+from holdfast.plan.plan import Plan
+
+POLL_S = 0.02
+_CLOSING_S = 10.0
+"""At the end: an operation that gloo has lost may keep its group for longer."""
+
+T = TypeVar("T")
+
+
+class WorkerGroups:
+    def __init__(
+        self, position: WorkerPosition, config: TrainerConfig, store: Any, link: CoordinatorLink
+    ) -> None:
+        self._position, self._link = position, link
+        self.communicator = Communicator(
+            position.member.name,
+            store,
+            backend=config.backend,
+            host=config.host,
+            timeout_ms=config.timeout_ms,
+            device=config.device,
+        )
+        self._closer: Background[None] | None = None
+        link.on_freeze(self.interrupt)
+
+    def interrupt(self, reason: str) -> None:
+        """End whatever this worker is blocked in; safe from any thread."""
+        self.communicator.wake(reason)
+
+    def check(self) -> None:
+        """GroupBroken if a freeze has come, or the groups were given up."""
+        newest = self._link.newest_freeze
+        if self._position.is_due(newest):
+            raise GroupBroken(f"frozen by round {newest}")
+        if self.communicator.woken:
+            raise GroupBroken(self.communicator.woken)
+
+    def renew(self) -> None:
+        """Give up all groups; a freeze that has come meanwhile is not missed."""
+        old = self.communicator
+        if old.num_live or old.woken:
+            self.communicator = old.renew()
+            old.wake("given up")
+            self._close_aside(old)
+        if self._position.is_due(self._link.newest_freeze):
+            self.communicator.wake("frozen again")
+        self.check()
+
+    def renew_if_woken(self) -> None:
+        if self.communicator.woken:
+            self.renew()
+
+    def build(
+        self, plan: Plan, number: int, more: Sequence[GroupKey] = (), *, warm: bool = False
+    ) -> Background[Mesh]:
+        """The groups of a plan, on a thread of their own."""
+        communicator = self.communicator
+        return Background(
+            f"groups of epoch {number}",
+            lambda: make_mesh(communicator, plan, number, None, more, warm=warm),
+        )
+
+    def wait_for(self, building: Background[T]) -> T:
+        """What is being made; given up when a freeze comes."""
+        while building.is_alive():
+            building.join(POLL_S)
+            self.check()
+        return building.result()
+
+    def close_aside(self, groups: list[LiveGroup]) -> None:
+        """Groups that are not needed any more."""
+        self._close_aside(self.communicator, groups)
+
+    def _close_aside(self, old: Communicator, groups: list[LiveGroup] | None = None) -> None:
+        """On a thread: closing takes gloo some 10 ms for every group. Training does not wait for
+        it, unless it must not go on meanwhile.
+        """
+        before = self._closer
+
+        def close() -> None:
+            if before is not None:
+                before.join()
+            if groups is None:
+                old.close_all()
+            else:
+                old.close(groups)
+
+        self._closer = Background("closing groups", close)
+        if groups is not None and not old.connects_beside_training:
+            self.wait_for(self._closer)
+
+    def close(self) -> None:
+        if self._closer is not None:
+            self._closer.join(_CLOSING_S)
+        self.communicator.close_all()

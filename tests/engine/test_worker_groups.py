@@ -1,0 +1,67 @@
+"""Being interrupted, from another thread, wherever the worker is."""
+
+import pytest
+import torch.distributed as dist
+
+from holdfast.control.report import Member
+from holdfast.control.worker_position import WorkerPosition
+from holdfast.engine.background import Background
+from holdfast.engine.epoch import TrainerConfig
+from holdfast.engine.groups import GroupBroken
+from holdfast.engine.worker_groups import WorkerGroups
+from holdfast.plan.build import regular_plan
+from support.training import Task
+
+PLAN = regular_plan(Task().units, replicas=3, micro_batches=3)
+
+
+class Link:
+    newest_freeze = 0
+    call = None
+
+    def on_freeze(self, call):
+        self.call = call
+
+
+@pytest.fixture
+def link():
+    return Link()
+
+
+@pytest.fixture
+def groups(link):
+    config = TrainerConfig(num_steps=3, timeout_ms=20_000)
+    made = WorkerGroups(WorkerPosition(Member("n0.g0", 1)), config, dist.HashStore(), link)
+    yield made
+    made.close()
+
+
+def test_a_freeze_ends_the_wait_for_peers_that_never_come(groups, link):
+    building = groups.build(PLAN, 1)
+    link.newest_freeze = 2
+    link.call("round 2")
+    with pytest.raises(GroupBroken, match="frozen by round 2"):
+        groups.wait_for(building)
+
+
+def test_a_freeze_that_comes_while_groups_are_given_up_is_not_missed(groups, link):
+    link.newest_freeze = 2
+    with pytest.raises(GroupBroken, match="frozen by round 2"):
+        groups.renew()
+    assert groups.communicator.woken
+
+
+def test_groups_that_were_given_up_are_made_anew(groups):
+    old = groups.communicator
+    groups.renew()
+    assert groups.communicator is old, "there is nothing to give up"
+    groups.interrupt("a peer is gone")
+    with pytest.raises(GroupBroken, match="a peer is gone"):
+        groups.check()
+    groups.renew_if_woken()
+    assert groups.communicator is not old
+    groups.check()
+
+
+def test_what_is_made_is_given(groups):
+    assert groups.wait_for(Background("three", lambda: 3)) == 3
