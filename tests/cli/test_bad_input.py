@@ -70,6 +70,7 @@ def settings() -> list[tuple[str, str]]:
         "optimizer.decay_steps": "-1 nan",
         "optimizer.final_fraction": "-0.1 1.5 nan",
         "recovery.mode": "'slow' ''",
+        "recovery.non_finite": "'go_on' true",
         "recovery.max_restarts": "-1 nan 0.5",
         "recovery.restart_window_s": "0 -1 nan inf",
         "recovery.heartbeat_ms": "0 -1 1000000000",

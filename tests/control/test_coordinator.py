@@ -1,5 +1,7 @@
 """The whole machine: restarts from the journal at any point, and what a restart must not do."""
 
+from math import nan
+
 import pytest
 
 from holdfast.control.coordinator import Coordinator
@@ -176,6 +178,21 @@ def test_steps_are_counted_and_agents_are_told():
     assert job.coordinator.view.next_step == 1
     job.tick(101)
     assert ToAllNodes(StepsRecorded(step=1)) in job.effects
+
+
+@pytest.mark.parametrize(
+    ("policy", "loss", "tokens", "ends"),
+    [("stop", nan, 64, 1), ("stop", 2.0, 0, 0), ("skip", nan, 64, 0)],
+)
+def test_a_step_that_is_not_finite_ends_the_job_where_it_should(policy, loss, tokens, ends):
+    job = Job(non_finite=policy).begin()
+    for step in (0, 1):
+        for name in ("n0.g0", "n1.g0"):
+            report = StepReport(step, 1, 0.5, loss, 1.0, tokens, 1e-3, False)
+            job.take(StepReported(job.member(name), report))
+    failed = [effect.reason for effect in job.effects if isinstance(effect, Fail)]
+    line = "step 0: loss nan or gradient norm 1 is not finite (recovery.non_finite = 'stop')"
+    assert failed == [line] * ends
 
 
 def test_workers_that_differ_end_the_job():

@@ -30,7 +30,7 @@ def make(
         places.setdefault(node_of(name), []).append(name)
     shape = JobShape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
     times = {"settle_ms": 20, "answer_ms": 300, "lost_after_ms": 250, "max_restarts": 100}
-    snapshots = SnapshotSettings(options=OPTIONS)
+    snapshots = SnapshotSettings(options=OPTIONS, max_cost=0.0)
     settings = ControlSettings(plan=plan, snapshots=snapshots, **{**times, **options})
     pace = WorldDelays(is_one_machine=is_one_machine)
     world = World(Random(seed), shape, settings, pace, [Coverage(), *checkers])

@@ -16,7 +16,7 @@ from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.deadlines import next_deadline_ms
 from holdfast.control.delivery import Sender
 from holdfast.control.effects import Disconnect, Effect, Fail, StepsRecorded, ToAllNodes
-from holdfast.control.ending import GivingUp, said
+from holdfast.control.ending import GivingUp, end_of_skipped, said
 from holdfast.control.facts import (
     Beat,
     CheckpointsFound,
@@ -236,6 +236,9 @@ class Coordinator:
         for event in events:
             if isinstance(event, StepCompleted):
                 self._hangs.stepped(event.report.epoch, event.seconds, desk.now_ms)
+                why = end_of_skipped(event.report, self.settings.non_finite)
+                if why and desk.past.ended is None:
+                    desk.fail(why)
                 desk.snapshots.stepped(event.seconds)
 
     def _want(self, plan: Plan, reason: str, at_step: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.control.journal_entries import StopAsked
+from holdfast.control.worker_reports import StepReport
 
 BLAME_MS = 1000
 """How long to look for the cause behind a group that broke."""
@@ -38,6 +39,20 @@ def outcome_at(version: int, num_steps: int, stop: StopAsked | None) -> tuple[st
     if num_steps and version >= num_steps:
         return "finished", f"all {num_steps} steps are done"
     return "stopped", f"{stop.reason if stop else 'asked for'}, at a step boundary"
+
+
+def describe_skipped(report: StepReport) -> str:
+    """Why a step was applied by no worker."""
+    if not report.num_tokens:
+        return "no target counts"
+    return f"loss {report.loss:g} or gradient norm {report.norm:g} is not finite"
+
+
+def end_of_skipped(report: StepReport, policy: str) -> str:
+    """Why the job ends with this step; empty: it goes on. Without targets nothing went wrong."""
+    if report.applied or not report.num_tokens or policy == "skip":
+        return ""
+    return f"step {report.step}: {describe_skipped(report)} (recovery.non_finite = {policy!r})"
 
 
 class GivingUp:

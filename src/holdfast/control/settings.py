@@ -37,6 +37,10 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     hang_multiple: int = 6
     snapshots: SnapshotSettings = SnapshotSettings()
     mode: Literal["exact", "fast"] = "exact"
+    non_finite: Literal["skip", "stop"] = "skip"
+    """A step whose loss or gradients are not finite is applied by no worker: the job goes on with
+    the next one, or ends.
+    """
     first_step: int = 0
     settle_ms: int = 50
     """After a broken group: how long a death may take to show."""

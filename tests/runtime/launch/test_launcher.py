@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from holdfast.cli.main import main
+from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import (
@@ -30,6 +31,8 @@ from holdfast.plan.profile import parse_profile
 from holdfast.runtime.config.job_file import (
     ChangeSection,
     DataSection,
+    JobConfig,
+    JobSection,
     ParallelSection,
     RecoverySection,
 )
@@ -202,6 +205,23 @@ def test_a_worker_that_is_killed_where_nothing_is_recovered(tiny_job, fork_serve
     assert isinstance(ended, JobEnded)
     assert ended.outcome == "failed"
     assert (tmp_path / "run" / "report.json").is_file()
+
+
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+def test_a_training_that_blows_up(fork_server, tmp_path, policy):
+    config = JobConfig(
+        job=JobSection(steps=6, run_dir=str(tmp_path / "run"), timeout_s=30.0, threads=1),
+        parallel=ParallelSection(replicas=2),
+        optimizer=OptimizerConfig(learning_rate=1000.0, weight_decay=0.0, clip_norm=0.0),
+        recovery=RecoverySection(non_finite=policy),
+    )
+    job = prepare_job(config)
+    if policy == "skip":
+        result = run_job(job, fork_server=fork_server)
+        assert not all(step.applied for step in result.steps)
+        return
+    with pytest.raises(JobFailed, match=r"step \d: loss .* is not finite \(recovery\.non_finite"):
+        run_job(job, fork_server=fork_server)
 
 
 def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, fork_server, tmp_path):

@@ -35,7 +35,7 @@ def test_a_step_that_was_not_applied():
     report = StepReport(0, 0, 0.5, nan, inf, 100, 0.1, False)
     done, skipped = step_events(StepCompleted(report, 0.8))
     assert (done.loss, done.norm, done.applied) == (None, None, False)
-    assert skipped == StepSkipped(step=0, reason="loss or gradients were not finite")
+    assert skipped == StepSkipped(step=0, reason="loss nan or gradient norm inf is not finite")
 
 
 def test_a_change_of_plan():

@@ -19,7 +19,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from holdfast.control.settings import ControlSettings
+from holdfast.control.settings import ControlSettings, SnapshotSettings
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.models.presets import LlamaOptions, RopeScaling, preset_options
 from holdfast.plan.model_catalog import LlamaShape, llama_shape
@@ -160,6 +160,10 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """exact: lost micro-batches of the step in flight are computed again. fast: the step counts
     without them, at a smaller learning rate. off: a failed worker ends the job.
     """
+    non_finite: Literal["skip", "stop"] = default_of(ControlSettings, "non_finite")
+    """A step whose loss or gradients are not finite is never applied. skip: the job goes on with
+    the next one. stop: it ends, with its state as before that step.
+    """
     max_restarts: Natural = default_of(ControlSettings, "max_restarts")
     """Of a worker, of a node and of the coordinator, each within restart_window_s; 0 = none."""
     restart_window_s: Annotated[float, Meta(gt=0, le=10**7)] = (
@@ -167,13 +171,15 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     )
     restart_nodes: bool = False
     """Start a node's agent again when it has ended; otherwise the node is lost."""
-    heartbeat_ms: Annotated[int, Meta(ge=1, le=60_000)] = 200
+    heartbeat_ms: Annotated[int, Meta(ge=1, le=60_000)] = default_of(
+        ControlSettings, "heartbeat_ms"
+    )
     """How often a node says that it lives, and where its workers are."""
-    hang_floor_ms: Milliseconds = 2000
+    hang_floor_ms: Milliseconds = default_of(ControlSettings, "hang_floor_ms")
     """A worker that stays in one action longer than this and hang_multiple times its usual time
     is hung.
     """
-    hang_multiple: Degree = 6
+    hang_multiple: Degree = default_of(ControlSettings, "hang_multiple")
     settle_ms: Milliseconds = default_of(ControlSettings, "settle_ms")
     """After a broken group: how long a death may take to show."""
     answer_ms: Milliseconds = default_of(ControlSettings, "answer_ms")
@@ -187,7 +193,7 @@ class RecoverySection(Section, frozen=True, kw_only=True):
 class SnapshotSection(Section, frozen=True, kw_only=True):
     every: Natural = 0
     """Steps between two snapshots in memory; 0 = none are made."""
-    max_cost: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    max_cost: Annotated[float, Meta(ge=0, le=1)] = default_of(SnapshotSettings, "max_cost")
     """The share of the training time that may be spent waiting for snapshots. Where they need more,
     `every` is doubled until they do not; 0 = it stays as it is.
     """

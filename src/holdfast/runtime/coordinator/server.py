@@ -364,6 +364,7 @@ def settings_of(spec: CoordinatorSpec) -> ControlSettings:
             max_cost=snapshot.max_cost,
         ),
         mode="fast" if recovery.mode == "fast" else "exact",
+        non_finite=recovery.non_finite,
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,
         enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),

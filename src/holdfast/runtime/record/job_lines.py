@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from math import isfinite
 
+from holdfast.control.ending import describe_skipped
 from holdfast.control.job_events import (
     AllReady,
     EpochEntered,
@@ -125,7 +126,7 @@ def step_events(event: StepCompleted) -> list[Event]:
     )
     if first.applied:
         return [done]
-    return [done, StepSkipped(step=first.step, reason="loss or gradients were not finite")]
+    return [done, StepSkipped(step=first.step, reason=describe_skipped(first))]
 
 
 def _finite(value: float) -> float | None:

@@ -83,7 +83,7 @@ def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Fault
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
-        snapshots=SnapshotSettings(options=OPTIONS),
+        snapshots=SnapshotSettings(options=OPTIONS, max_cost=0.0),
     )
     pace = WorldDelays(
         compute_ms=rng.choice((1, 2, 5)),
