@@ -23,6 +23,7 @@ def test_a_run_in_numbers():
     assert found["holdfast_steps_total",] == 64
     assert found["holdfast_steps_redone_total",] == 4
     assert found["holdfast_failures_total", "hung"] == 1
+    assert found["holdfast_failures_total", "error"] == 0
     assert found["holdfast_recoveries_total", "restore"] == 1
     assert found["holdfast_workers", "alive"] == 4
     assert found["holdfast_step_time_seconds_count",] == 64

@@ -13,6 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from holdfast.observe.events import FAILURE_KINDS
 from holdfast.observe.goodput import BUCKET_OF
 from holdfast.observe.report import time_by_cause
 from holdfast.observe.run.incidents import count_failures
@@ -107,7 +108,9 @@ class RunCollector(Collector):
         for state, number in run.workers.counts().items():
             workers.add_metric([state], number)
         failures = CounterMetricFamily("holdfast_failures", "Failures by kind", labels=["kind"])
-        for kind, number in count_failures(run.incidents).items():
+        # All kinds from the start: a counter that appears with 1 has no increase.
+        kinds = dict.fromkeys(("coordinator lost", *FAILURE_KINDS), 0)
+        for kind, number in (kinds | count_failures(run.incidents)).items():
             failures.add_metric([kind], number)
         ways = CounterMetricFamily("holdfast_recoveries", "How they were survived", labels=["way"])
         ways.add_metric(["recovery"], len(run.recoveries))
