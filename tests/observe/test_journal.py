@@ -37,6 +37,7 @@ def test_steps_are_metrics_and_the_rest_is_the_journal(tmp_path):
         "step_time_s",
         "learning_rate",
         "applied",
+        "snapshot_step",
     ]
     assert read_journal(events) == [skipped]
     assert read_metrics(metrics) == [STEP]

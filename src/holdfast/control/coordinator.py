@@ -99,6 +99,11 @@ class Coordinator:
         return self._desk.past.term
 
     @property
+    def newest_snapshot(self) -> int | None:
+        """Steps done in the newest snapshot that is whole in memory."""
+        return self._desk.snapshots.newest_step
+
+    @property
     def is_over(self) -> bool:
         return self._desk.past.ended is not None
 

@@ -95,6 +95,8 @@ class StepDone(Event, frozen=True, kw_only=True):
     step_time_s: float
     learning_rate: float
     applied: bool
+    snapshot_step: int | None = None
+    """The newest snapshot that is whole in memory has so many steps done; None: there is none."""
 
 
 class StepSkipped(Event, frozen=True, kw_only=True):

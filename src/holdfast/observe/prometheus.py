@@ -87,6 +87,11 @@ class RunCollector(Collector):
                 "Since the newest checkpoint, or the start",
                 until_s - newest,
             ),
+            "holdfast_snapshot_step": ("Of the newest snapshot in memory", run.snapshot_step),
+            "holdfast_snapshot_age_seconds": (
+                "Since the state of the newest snapshot in memory",
+                run.snapshot_age_s(until_s),
+            ),
             "holdfast_coordinator_term": ("Coordinators the job has had", run.term),
         }
         for name, (words, value) in gauges.items():

@@ -46,6 +46,8 @@ def _head(data: dict[str, Any]) -> list[Text]:
     if data["steps_redone"]:
         third += f"; {count(data['steps_redone'], 'step')} done again"
     third += f"; {count(data['checkpoints']['number'], 'checkpoint')}"
+    if data["snapshot"]["step"] is not None:
+        third += f"; snapshot of step {data['snapshot']['step']} in memory"
     reason = [Text(f"why: {data['reason']}")] if data["reason"] else []
     return [first, Text(second), Text(third), *reason]
 

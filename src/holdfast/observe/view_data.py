@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast.observe.run.load import RunFollower
 from holdfast.observe.run.summary import (
-    first_unsettled,
     summarise,
     summarise_incidents,
     summarise_notes,
+    unsettled,
 )
 
 POINTS = 3000
@@ -61,7 +61,8 @@ class NewsReader:
     def __init__(self, feed: RunFeed) -> None:
         self._feed = feed
         self._changed = -1
-        self._num_steps = self._num_notes = self._first_open = 0
+        self._num_steps = self._num_notes = self._num_incidents = 0
+        self._unsettled: list[int] = []
 
     def first(self) -> dict[str, Any]:
         found = self._feed.all()
@@ -75,7 +76,9 @@ class NewsReader:
             return None
         found = {
             "run": self._feed.head(),
-            "incidents": summarise_incidents(run, self._first_open),
+            "incidents": summarise_incidents(
+                run, [*self._unsettled, *range(self._num_incidents, len(run.incidents))]
+            ),
             "notes": summarise_notes(run, self._num_notes),
             "points": run.series.since(self._num_steps),
         }
@@ -90,4 +93,5 @@ class NewsReader:
         run = self._feed.follower.model
         self._changed = run.num_changed
         self._num_steps, self._num_notes = len(run.series), len(run.notes)
-        self._first_open = min(first_unsettled(run), len(run.incidents))
+        self._num_incidents = len(run.incidents)
+        self._unsettled = unsettled(run)

@@ -1,5 +1,6 @@
 """The model counts what happened, and its parts add up whatever happened."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.observe.events import Decided, StepSkipped, StopRequested, WorkerFailed, WorkerLost
 from holdfast.observe.report import make_report
 from holdfast.observe.run.incidents import count_failures
-from support.job_events import CHANGED
+from support.job_events import CHANGED, step
 from support.made_runs import START_S, MadeRun, disturbed_run
 
 
@@ -88,6 +89,15 @@ def test_while_it_runs():
     lost = WorkerLost(worker="n0.g0", incarnation=1, kind="hung", reason="hangs")
     model.add(model.now_s + 1, lost)
     assert model.goodput(model.now_s + 5).lost_ms["detection"] == pytest.approx(6000)
+
+
+def test_the_newest_snapshot():
+    model = MadeRun().start().steps(20).model()
+    assert model.snapshot_age_s(model.now_s) is None
+    done = msgspec.structs.replace(step(20, 0.1), snapshot_step=18)
+    model.add(model.now_s + 0.1, done)
+    assert model.snapshot_step == 18
+    assert model.snapshot_age_s(model.now_s) == pytest.approx(0.3)
 
 
 def test_smaller_things_are_noted():

@@ -2,12 +2,12 @@ import msgspec
 import pytest
 
 from holdfast.observe.run.summary import (
-    first_unsettled,
     present,
     state_of,
     summarise,
     summarise_incidents,
     summarise_notes,
+    unsettled,
 )
 from support.made_runs import MadeRun, disturbed_run
 
@@ -23,7 +23,7 @@ def test_everything_is_plain_data():
     worker = next(worker for worker in data["workers"] if worker["name"] == "n1.g0")
     assert (worker["state"], worker["process"], worker["num_failures"]) == ("alive", 2, 1)
     assert data["checkpoints"]["number"] == 1
-    assert [incident["kind"] for incident in summarise_incidents(run, 1)] == [
+    assert [incident["kind"] for incident in summarise_incidents(run, [1, 2])] == [
         "coordinator",
         "restore",
     ]
@@ -45,5 +45,5 @@ def test_time_stands_still_when_there_is_no_news():
 
 def test_only_incidents_that_may_change_are_told_again():
     run = MadeRun().start().steps(9).lose("n1.g0").steps(2)
-    assert first_unsettled(run.model()) == 0
-    assert first_unsettled(run.back("n1.g0").steps(1).model()) == 1
+    assert unsettled(run.model()) == [0]
+    assert unsettled(run.back("n1.g0").steps(1).model()) == []

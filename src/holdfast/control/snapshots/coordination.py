@@ -123,6 +123,11 @@ class SnapshotCoordination:
 
     # What follows.
 
+    @property
+    def newest_step(self) -> int | None:
+        """Steps done in the newest version that is whole in memory."""
+        return None if self._newest is None else self._newest.step
+
     def newest_loadable(self) -> Version | None:
         """What to restore: the newest version of the job's history that is whole in memory or on
         disk.

@@ -253,7 +253,9 @@ function drawIncidents(changed) {
 function drawCheckpoints() {
   const { number, num_failed: failed, newest } = run.checkpoints;
   const age = newest.length ? `, newest ${span(run.now_s - newest[0].at_s)} old` : "";
-  $("num-checkpoints").textContent = number || failed ? `${number} written${failed ? `, ${failed} failed` : ""}${age}` : "none";
+  $("num-checkpoints").textContent = number || failed ? `On disk: ${number} checkpoints written${failed ? `, ${failed} failed` : ""}${age}.` : "On disk: no checkpoint.";
+  const { step, age_s: old } = run.snapshot;
+  $("snapshot").textContent = step === null ? "In memory: no snapshot." : `In memory: the newest whole snapshot has ${big(step)} steps done, ${big(Math.max(0, run.next_step - step))} fewer than the job; it is ${span(old)} old.`;
   $("checkpoints").hidden = !newest.length;
   $("checkpoints").tBodies[0].replaceChildren(...newest.map((c) => {
     const row = el("tr");

@@ -45,6 +45,8 @@ from holdfast.observe.run.time_account import TimeAccount
 from holdfast.observe.run.workers import Workers
 
 MAX_NOTES = 10_000
+KEPT_TIMES = 1000
+"""A snapshot is not older than so many steps."""
 
 
 class RunNote(msgspec.Struct, frozen=True):
@@ -94,6 +96,10 @@ class RunModel:
         self.restores: list[Restored] = []
         self.checkpoints: list[tuple[float, CheckpointWritten]] = []
         self.num_checkpoints_failed = 0
+        self.snapshot_step: int | None = None
+        """Steps done in the newest snapshot that is whole in memory."""
+        self._ended_s: dict[int, float] = {}
+        """When so many steps were done, of the newest."""
         self.num_skipped = 0
         self.notes: list[RunNote] = []
         self.term = 1
@@ -193,11 +199,18 @@ class RunModel:
         self.next_step = step.step + 1
         self.steps_done += 1
         self.tokens += step.tokens
+        self._note_snapshot(step.snapshot_step)
         if interval.is_over and self._open is not None:
             self._close(self._open, interval)
         self._between = _Between(start_s=self.now_s)
         if not interval.is_over:
             self._between.seen_s, self._between.decided_s = between.seen_s, between.decided_s
+
+    def _note_snapshot(self, snapshot_step: int | None) -> None:
+        self.snapshot_step = snapshot_step
+        self._ended_s[self.next_step] = self.now_s
+        if len(self._ended_s) > 2 * KEPT_TIMES:
+            self._ended_s = dict(list(self._ended_s.items())[-KEPT_TIMES:])
 
     def _undo(self, step: int) -> None:
         """Steps from this one on are lost, and done again."""
@@ -255,7 +268,7 @@ class RunModel:
             incident.missing = sorted({*incident.missing, event.worker})
         else:
             incident = self._incident(JOINER)
-            incident.lost, incident.over_s = [lost], self.now_s
+            incident.lost, incident.over_s, incident.whole_s = [lost], self.now_s, self.now_s
 
     def _must_recover(self) -> None:
         if self._between.seen_s is None:
@@ -365,6 +378,12 @@ class RunModel:
     def is_recovering(self) -> bool:
         """A worker was found lost, and the step in flight is not completed."""
         return self._between.seen_s is not None
+
+    def snapshot_age_s(self, now_s: float) -> float | None:
+        """Since the state of the newest snapshot in memory; None: there is none."""
+        if self.snapshot_step is None:
+            return None
+        return max(0.0, now_s - self._ended_s.get(self.snapshot_step, self.started_s))
 
     @property
     def usual_step_s(self) -> float:

@@ -1,6 +1,6 @@
 """The run model as plain data, for the page: times in seconds since the job was started."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.observe.goodput import BUCKET_OF
@@ -66,6 +66,7 @@ def summarise(run: RunModel, roles: Mapping[str, str], clock_s: float) -> dict[s
         "goodput": _goodput(run, now_s),
         "workers": [_worker(w, roles, run.started_s) for w in run.workers.in_order()],
         "checkpoints": _checkpoints(run),
+        "snapshot": {"step": run.snapshot_step, "age_s": run.snapshot_age_s(now_s)},
     }
 
 
@@ -111,17 +112,17 @@ def _checkpoints(run: RunModel) -> dict[str, Any]:
     }
 
 
-def summarise_incidents(run: RunModel, first: int = 0) -> list[dict[str, Any]]:
-    """From this index on."""
-    return [_incident(incident, run.started_s) for incident in run.incidents[first:]]
+def summarise_incidents(
+    run: RunModel, indices: Sequence[int] | None = None
+) -> list[dict[str, Any]]:
+    """All, or those at these places of the list."""
+    wanted = range(len(run.incidents)) if indices is None else indices
+    return [_incident(run.incidents[index], run.started_s) for index in wanted]
 
 
-def first_unsettled(run: RunModel) -> int:
-    """The index of the first incident that may still change."""
-    for index, incident in enumerate(run.incidents):
-        if incident.whole_s is None:
-            return index
-    return len(run.incidents)
+def unsettled(run: RunModel) -> list[int]:
+    """Places of incidents that may still change."""
+    return [index for index, incident in enumerate(run.incidents) if incident.whole_s is None]
 
 
 def _incident(incident: Incident, started_s: float) -> dict[str, Any]:

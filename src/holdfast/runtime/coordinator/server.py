@@ -315,7 +315,7 @@ class CoordinatorServer:
             case Explain(text=text, details=details):
                 self._run_log.tell([events.Decided(reason=text, details=details)])
             case Happened(event=event):
-                self._run_log.happened(event)
+                self._run_log.happened(event, self._machine.newest_snapshot)
                 if isinstance(event, StepCompleted):
                     self._admin.inject_due(now_ms())
             case Finish(outcome=outcome, reason=reason):

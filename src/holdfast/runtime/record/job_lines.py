@@ -35,11 +35,13 @@ class JobLines:
         """`plans`: by epoch; kept up to date by others."""
         self._backend, self._plans = backend, plans
 
-    def events(self, event: JobEvent, seconds: float) -> list[Event]:
-        """`seconds` since the run began."""
+    def events(
+        self, event: JobEvent, seconds: float, snapshot_step: int | None = None
+    ) -> list[Event]:
+        """`seconds` since the run began, `snapshot_step` of the newest snapshot in memory."""
         match event:
             case StepCompleted():
-                return step_events(event)
+                return step_events(event, snapshot_step)
             case AllReady(pids=pids):
                 return [WorkersReady(seconds=seconds, pids=pids)]
             case WorkerBlamed(worker=worker, role=role, step=step, why=why):
@@ -111,7 +113,7 @@ class JobLines:
         )
 
 
-def step_events(event: StepCompleted) -> list[Event]:
+def step_events(event: StepCompleted, snapshot_step: int | None = None) -> list[Event]:
     first, seconds = event.report, event.seconds
     done = StepDone(
         step=first.step,
@@ -123,6 +125,7 @@ def step_events(event: StepCompleted) -> list[Event]:
         step_time_s=seconds,
         learning_rate=first.learning_rate,
         applied=first.applied,
+        snapshot_step=snapshot_step,
     )
     if first.applied:
         return [done]

@@ -98,8 +98,9 @@ class RunLog:
         if min(self._plans) == order.number:
             self.tell([_started(order.number, order.at_step, plan)])
 
-    def happened(self, event: JobEvent) -> None:
-        self.tell(self._lines.events(event, self._seconds()))
+    def happened(self, event: JobEvent, snapshot_step: int | None = None) -> None:
+        """`snapshot_step`: of the newest snapshot in memory."""
+        self.tell(self._lines.events(event, self._seconds(), snapshot_step))
 
     # What workers tell that nothing is decided from.
 
