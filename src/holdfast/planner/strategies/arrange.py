@@ -222,7 +222,7 @@ def _ways(view: SearchView, numbers: Sequence[int]) -> list[Way]:
                 continue
             count = sum(lengths)
             if count not in known:
-                used = tuple(_strongest(view, pool, count))
+                used = tuple(strongest(view, pool, count))
                 rows = (_row(used), tuple(sorted(_row(used), key=view.cost.pace)))
                 known[count] = used, [_Lineup(view, row) for row in dict.fromkeys(rows)]
             used, lineups = known[count]
@@ -277,7 +277,7 @@ def _runs(lengths: Sequence[int]) -> str:
     return "+".join(rows)
 
 
-def _strongest(view: SearchView, pool: Sequence[Team], count: int) -> list[Team]:
+def strongest(view: SearchView, pool: Sequence[Team], count: int) -> list[Team]:
     """As many teams as are used; the slowest are left out."""
     if count == len(pool):
         return list(pool)

@@ -5,16 +5,19 @@ pipelines reaches what a new layout gives. All pipelines of a length are alike, 
 length is looked at, whatever the number of devices.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.planner.pipelines import Pipe, Team
+import msgspec
+
+from holdfast.planner.pipelines import Pipe, Sketch, Team
 from holdfast.planner.search_view import Proposal, SearchView
-from holdfast.planner.strategies.arrange import coarseness
+from holdfast.planner.strategies.arrange import coarseness, strongest
 from holdfast.planner.strategies.pools import Cut, make_pool, no_team, one_team
 from holdfast.schedule.registry import priced_rule
 
 MAX_DEPTH, MAX_DEPTH_THOROUGH = 32, 64
-NUM_REFINED, NUM_COSTED = 6, 2
+NUM_REFINED, NUM_COSTED, NUM_VARIED = 6, 2, 6
 CUTS: tuple[tuple[str, Cut], ...] = (
     ("hit teams left out", no_team),
     ("hit teams at their fastest", one_team),
@@ -26,14 +29,38 @@ def regular(view: SearchView) -> Iterator[Proposal]:
         return  # a healthy layout is the user's choice
     for label, cut in CUTS:
         pool = make_pool(view, range(len(view.roster.pipes)), cut)
-        pool.sort(key=lambda team: -view.rate(team))
+        ranked = sorted(pool, key=lambda team: -view.rate(team))
         for kind in view.schedules:
-            ranked = sorted(_lengths(view, pool, kind))
-            for _, depth, count in ranked[: None if view.thorough else NUM_COSTED]:
-                pipes = _pipes(view, pool, depth, count, kind)
-                if pipes is not None:
-                    words = f"{count} pipelines of {depth} stages from all teams, {label}"
-                    yield Proposal("regular", words, view.shared(pipes, kind))
+            lengths = sorted(_lengths(view, ranked, kind))
+            most = None if view.thorough else NUM_COSTED
+            for at, (_, depth, count) in enumerate(lengths[:most]):
+                words = f"{count} pipelines of {depth} stages from all teams, {label}"
+                lineups: tuple[Sequence[Team], ...] = (ranked,)
+                if view.thorough and at < NUM_VARIED:
+                    lineups = (ranked, strongest(view, pool, depth * count))
+                for sketch in _sketches(view, lineups, depth, count, kind):
+                    yield Proposal("regular", words, sketch)
+
+
+def _sketches(
+    view: SearchView, lineups: Sequence[Sequence[Team]], depth: int, count: int, kind: str
+) -> Iterator[Sketch]:
+    """Teams by rate, and with several line-ups in their places, too; then also with equal shares,
+    and with the units of all pipelines cut alike, which lets reductions wait less for each other.
+    """
+    for teams in lineups:
+        pipes = _pipes(view, teams, depth, count, kind)
+        if pipes is None:
+            continue
+        yield view.shared(pipes, kind)
+        if len(lineups) == 1:
+            continue
+        equal = [(n + 1) * view.total // count - n * view.total // count for n in range(count)]
+        yield Sketch(tuple(pipes), tuple(equal), kind)
+        bounds = Counter(pipe.bounds for pipe in pipes).most_common(1)[0][0]
+        alike = [msgspec.structs.replace(pipe, bounds=bounds) for pipe in pipes]
+        yield view.shared(alike, kind)
+        yield Sketch(tuple(alike), tuple(equal), kind)
 
 
 def _lengths(view: SearchView, pool: Sequence[Team], kind: str) -> Iterator[tuple[float, int, int]]:
