@@ -58,8 +58,7 @@ def test_a_joiner_that_dies_voids_the_change_once_all_have_given_it_up():
     job, _ = with_change()
     ledger = job.ledgers["n1.g0"]
     ledger.base = ledger.epoch
-    ledger.set_ready(True)
-    ledger.vote()
+    ledger.vote(True)
     joiner = job.member("n0.g0")
     del job.ledgers["n0.g0"]
     job.take(WorkerExited(joiner, "SIGKILL"))

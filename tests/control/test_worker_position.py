@@ -130,22 +130,20 @@ def test_a_recovery_is_entered_at_the_version_it_goes_on_from():
 
 def test_a_vote_counts_only_when_ready_and_in_a_step_of_this_epoch():
     position = started()
+    assert position.vote(True) == 0
     position.prepare(order(3, "change"))
-    assert position.vote() == 0
-    position.set_ready(True)
-    assert position.vote() == 3
+    assert position.vote(False) == 0
+    assert position.vote(True) == 3
     position.on_freeze(Freeze(4))
     position.enter(recover(4))
     position.prepare(order(5, "change"))
-    position.set_ready(True)
-    assert position.vote() == 0
+    assert position.vote(True) == 0
 
 
 def test_a_void_waits_for_the_agreement_that_was_voted_in():
     position = started()
     position.prepare(order(3, "change"))
-    position.set_ready(True)
-    position.vote()
+    position.vote(True)
     position.on_void(3)
     assert (position.state().voided, position.state().pending) == (0, 3)
     position.agreed(0)
@@ -155,8 +153,7 @@ def test_a_void_waits_for_the_agreement_that_was_voted_in():
 def test_a_void_after_the_decision_to_switch_is_too_late():
     position = started()
     position.prepare(order(3, "change"))
-    position.set_ready(True)
-    position.vote()
+    position.vote(True)
     position.agreed(3)
     position.on_void(3)
     position.applied(outcome(0))

@@ -60,7 +60,7 @@ def test_a_broken_connection_without_a_death_costs_nobody_its_place(phase):
 def test_who_did_not_see_the_agreement_follows_those_who_did():
     """The others have applied the step; this one has its gradients and takes their outcome."""
     job = survive(REPLICAS, Fault("n0.g0", 1, "agreed", "break"))
-    assert [member.name for member, report in job.recoveries if report.followed] == ["n0.g0"]
+    assert [member.name for member, report in job.recoveries if report.rolled_forward] == ["n0.g0"]
 
 
 def test_followers_after_a_death():

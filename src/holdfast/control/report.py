@@ -72,5 +72,3 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of step `version`: reduced, completion seen, and the group not given up since."""
     outcome: Outcome | None = None
     """Of step `version - 1`, where it took part in it."""
-    current: tuple[int, ...] = ()
-    """Of a joiner: the units it holds at `version`."""

@@ -18,8 +18,6 @@ class WorkerState(Message, frozen=True, kw_only=True):
     is_frozen: bool = False
     pending: int = 0
     """The planned change it knows of and has not entered."""
-    is_ready: bool = False
-    """Its groups of the pending change are built, and whom it feeds is current."""
     voided: int = 0
     """The highest planned change it will never enter any more."""
     lineage: int = 0

@@ -139,8 +139,7 @@ class WorkerMachine:
         change, ready = self._change, False
         if change is not None and self.position.version + 1 >= change.at_step:
             ready = is_prepared or bool(change.at_step and not change.joiners)
-        self.position.set_ready(ready)
-        return self.position.vote()
+        return self.position.vote(ready)
 
     def agreed(self, switch: int, stop: bool) -> None:
         """What all have agreed on in a step: to switch to a change, or to stop, which wins."""

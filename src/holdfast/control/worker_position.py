@@ -41,7 +41,6 @@ class WorkerPosition:
         self.is_done = False
         self.outcome: Outcome | None = None
         self.pending = 0
-        self.ready = False
         self.voided = 0
         self.broken = ""
         self.blamed: tuple[str, ...] = ()
@@ -75,16 +74,13 @@ class WorkerPosition:
 
     def prepare(self, order: Order) -> None:
         """A change that was accepted: from now on pending."""
-        self.pending, self.ready = order.number, False
+        self.pending = order.number
 
-    def set_ready(self, ready: bool) -> None:
-        self.ready = ready and self.pending > 0
-
-    def vote(self) -> int:
-        """The change that this worker is ready for, 0 for none; binding until `agreed`. There is
-        no switch after a step that was begun in another epoch.
+    def vote(self, is_ready: bool) -> int:
+        """The pending change if this worker is ready for it, else 0; binding until `agreed`. There
+        is no switch after a step that was begun in another epoch.
         """
-        self._vote = self.pending if self.ready and self.base == self.epoch else 0
+        self._vote = self.pending if is_ready and self.base == self.epoch else 0
         return self._vote
 
     def agreed(self, number: int) -> None:
@@ -101,7 +97,7 @@ class WorkerPosition:
     def _confirm_void(self) -> None:
         self.voided = max(self.voided, self._void_asked)
         if self.pending and self.pending <= self.voided:
-            self.pending, self.ready = 0, False
+            self.pending = 0
 
     # Failures
 
@@ -202,7 +198,7 @@ class WorkerPosition:
         self.is_frozen, self.is_done = False, False
         self.broken, self.blamed = "", ()
         self.voided = max(self.voided, self.pending if order.kind != "change" else 0)
-        self.pending, self.ready, self._vote = 0, False, 0
+        self.pending, self._vote = 0, 0
         self._report = None
 
     def _recover(self, order: Order) -> None:
@@ -229,7 +225,6 @@ class WorkerPosition:
             round=self.round,
             is_frozen=self.is_frozen,
             pending=self.pending,
-            is_ready=self.ready,
             voided=self.voided,
             lineage=self.lineage,
             version=self.version,

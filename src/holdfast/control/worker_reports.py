@@ -60,5 +60,5 @@ class RecoveryReport(Message, frozen=True):
     """From the moment it could not go on to the end of the completed step."""
     num_micro_batches: int
     """That ran again, over all workers."""
-    followed: bool
+    rolled_forward: bool
     """It had to apply a step that others had applied already."""

@@ -1,15 +1,15 @@
-"""The agreement that ends a healthy step: one small all-reduce over everybody.
+"""The agreement that ends a healthy step: one small all-reduce over all workers.
 
-A worker enters it when all its buckets are reduced, and it ends nowhere before everybody has
-entered. So if it ended anywhere, every worker holds all its reduced gradients: whoever applies the
-step can be followed by all others, whatever breaks now.
+A worker enters it when all its buckets are reduced, and it ends nowhere before all have entered. So
+if it ended anywhere, every worker holds all its reduced gradients: when one applies the step, all
+others can roll forward to it, whatever breaks now.
 
 It carries one slot per unit for the gradient norm, the loss, the token count and a few flags. Each
-value is entered by exactly one worker and everybody gets the same bits back, so the scalars that
-enter the update (norm, clip factor, token count) are the same for all holders of a slice. The norm
-is the root of the slots added in unit order.
+value is entered by exactly one worker and all get the same bits back, so the scalars that enter the
+update (norm, clip factor, token count) are the same for all holders of a slice. The norm is the
+root of the slots added in unit order.
 
-Planned changes are switched here, too: everybody enters the number of the change it is ready for.
+Planned changes are switched here, too: each worker enters the number of the change it is ready for.
 All numbers are the same if and only if their squares add up to the square of their sum over the
 count, so a sum is enough to see it.
 """
@@ -45,9 +45,9 @@ class Agreed:
 
     outcome: Outcome
     stop: bool
-    """Somebody asks for a clean stop after this step."""
+    """A worker asks for a clean stop after this step."""
     switch: int
-    """Everybody is ready for this change, which begins after this step; 0 = none."""
+    """All are ready for this change, which begins after this step; 0 = none."""
 
 
 def agree(

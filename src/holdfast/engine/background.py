@@ -1,4 +1,4 @@
-"""Work beside the training, on threads that nobody has to wait for."""
+"""Work beside the training, on threads that training does not wait for."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Background(threading.Thread, Generic[T]):
-    """One call on a thread of its own, which can be given up: what it makes is then nobody's."""
+    """One call on a thread of its own, which can be given up: what it makes is then not used."""
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
         super().__init__(daemon=True, name=name)

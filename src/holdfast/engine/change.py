@@ -2,7 +2,7 @@
 
 All of it is made on threads beside the training. A worker that joins and is fed has its state by
 the time of the switch, so nothing moves then; whatever else the new plan needs elsewhere is moved
-between the two steps, over one group of everybody concerned.
+between the two steps, over one group of all workers concerned.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ class PendingChange:
         return next((str(made.error) for made in self._under_way if made.has_failed), "")
 
     def close(self, why: str) -> None:
-        """It is not entered. What is still being made is nobody's any more."""
+        """It is not entered. What is still being made is not used."""
         for feeder in self.feeders:
             feeder.close(why)
 
@@ -95,8 +95,8 @@ def prepare_change(
     transition = plan_transition(before.plan, plan)
     moves = tuple(move for move in transition.moves if move.target not in fed)
     transition = msgspec.structs.replace(transition, moves=moves)
-    everybody = dict.fromkeys((*before.plan.workers, *plan.workers))
-    members = tuple(name for name in everybody if name not in fed)
+    concerned = dict.fromkeys((*before.plan.workers, *plan.workers))
+    members = tuple(name for name in concerned if name not in fed)
     unfed = [name for name in plan.workers if name not in before.plan.seats and name not in fed]
     meets = bool(moves or unfed) and worker in members
 
@@ -122,8 +122,8 @@ def prepare_change(
 def start_feeds(
     communicator: Communicator, order: Order, plan: Plan, giving: Giving | None
 ) -> list[Feeder]:
-    """Links to those this worker feeds, made in one order by everybody; the feeds begin at once,
-    in the middle of a step.
+    """Links to those this worker feeds, made in one order by all workers; the feeds begin at
+    once, in the middle of a step.
     """
     if giving is None:
         return []

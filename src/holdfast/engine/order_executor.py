@@ -204,6 +204,6 @@ class OrderExecutor:
                 epoch=parts.position.epoch,
                 stall_s=stall_s,
                 num_micro_batches=len(share.micro_batches),
-                followed=self._under_way().rolled_forward,
+                rolled_forward=self._under_way().rolled_forward,
             )
         )

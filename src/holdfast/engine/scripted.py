@@ -81,7 +81,7 @@ class ScriptedLink:
         self._is_finished = self._was_stopped = False
 
     def on_freeze(self, call: Callable[[str], None]) -> None:
-        """Nobody ever freezes."""
+        """No freeze ever comes."""
 
     def wait(self, timeout_s: float) -> WorkerMessage | None:
         """Whatever there is to say is known."""
@@ -132,7 +132,7 @@ class ScriptedLink:
         self._listener.plan_changed(msgspec.structs.replace(report, epoch=epoch))
 
     def recovered(self, report: RecoveryReport) -> None:
-        raise AssertionError("nobody orders a recovery here")
+        raise AssertionError("no recovery is ordered here")
 
     def restored(self, report: RestoreReport) -> None:
         raise AssertionError("there are no snapshots to restore from here")

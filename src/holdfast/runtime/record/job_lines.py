@@ -86,7 +86,7 @@ class JobLines:
             lost=event.lost,
             stall_s=max(report.stall_s for report in found),
             micro_batches=max(report.num_micro_batches for report in found),
-            num_followed=sum(report.followed for report in found),
+            num_followed=sum(report.rolled_forward for report in found),
             file=plan_name(event.number),
         )
 

@@ -10,9 +10,9 @@ The messages of a worker, from its start to its end:
                                              Hello, at once
     Assignment, always first                 WorkerState (said_hello)
     Order: start, or a change
-      with itself as a joiner                WorkerState (pending, is_ready, epoch entered)
+      with itself as a joiner                WorkerState (pending, epoch entered)
                                              StepReport after every step
-    Order: change                            WorkerState (pending), (is_ready), (epoch entered)
+    Order: change                            WorkerState (pending), (epoch entered)
                                              ChangeReport: what entering it has cost
     Void                                     WorkerState (voided)
                                              WorkerState (broken, blamed): waits for a freeze

@@ -104,7 +104,7 @@ class Joining:
         return self.order.number
 
     def stepped(self, outcome: Outcome) -> None:
-        """A step was applied: what is fed has to follow."""
+        """A step was applied: those who are fed get its results."""
         for feed, link in self._feeds:
             units = feed.stepped(outcome.step)
             joiner = self.world.seated(feed.joiner, self.order)

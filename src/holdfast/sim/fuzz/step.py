@@ -160,7 +160,7 @@ class Step:
         return all(slot in self.worker.results for slot in self.slots)
 
     def _may_agree(self) -> bool:
-        """Confirm before the norm: whoever applies the step later can rely on all results."""
+        """Confirm before the norm: a worker that applies the step can rely on all results."""
         return self._has_results()
 
     def _agree_if_ready(self) -> None:
