@@ -34,14 +34,14 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
-from holdfast.snapshot.layout import KINDS, PARITY, LayoutEntry, chunk_checksums
+from holdfast.snapshot.copying.copier import Copier
+from holdfast.snapshot.layout import KINDS, PARITY, LayoutEntry
 from holdfast.snapshot.load.assemble import Want, assemble
 from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding
 from holdfast.snapshot.memory.arena import Arena, Version
 from holdfast.snapshot.memory.owners import arena_name, remove
 from holdfast.snapshot.memory.sources import NodeMemory
-from holdfast.snapshot.parity import encode
 from holdfast.snapshot.share import plan_shares
 
 VERSION = Version(100, 1)
@@ -64,22 +64,16 @@ def random_state(plan: Plan) -> State:
 def fill(arena: Arena, state: State) -> None:
     """What a worker does at every snapshot."""
 
-    def source(entry: LayoutEntry) -> memoryview:
+    def source(entry: LayoutEntry) -> Tensor:
         if not entry.tensor:
-            return memoryview(bytes(entry.num_bytes))
-        index = tuple(slice(low, high) for low, high in entry.box)
-        piece = state[entry.tensor, entry.kind][index].contiguous()
-        return memoryview(piece.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+            return torch.zeros(entry.num_bytes, dtype=torch.uint8)
+        return state[entry.tensor, entry.kind][tuple(slice(low, high) for low, high in entry.box)]
 
-    slot = arena.begin(VERSION)
-    for entry in arena.layout.entries:
-        if entry.kind != PARITY:
-            slot.bytes(entry.key)[:] = source(entry)
-    checksums = encode(slot, source)
-    for entry in arena.layout.entries:
-        data = slot.bytes(entry.key)
-        checksums.setdefault(entry.key, chunk_checksums(data, arena.layout.chunk_bytes))
-    slot.seal(checksums)
+    copier = Copier(arena)
+    checked = arena.layout.checked
+    copier.begin(VERSION, {entry.key: source(entry) for entry in checked if entry.kind != PARITY})
+    copier.finish()
+    copier.stop()
 
 
 def memory_loader(arenas: list[Arena], nodes: list[str], targets: State) -> Callable[[], object]:

@@ -13,8 +13,9 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.units import TensorSpec, Unit
 from holdfast.snapshot.layout import OTHER, PARITY, chunk_checksums
 from holdfast.snapshot.memory.arena import Arena, Version
-from holdfast.snapshot.parity import decode, encode, fold_in, folds, xor_into
+from holdfast.snapshot.parity import decode, fold_in, folds, xor_into
 from holdfast.snapshot.share import plan_shares
+from support.snapshots import encode
 
 
 def state_of(layouts):

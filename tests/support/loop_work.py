@@ -33,6 +33,8 @@ class LoopRun:
     num_steps: int
     die: tuple[int, int, str] | None = None
     """(rank, step, phase) of a kill; the others end when they notice."""
+    is_patient: bool = False
+    """The kill waits until peers have a copy of a version of this run."""
     fresh: bool = False
     is_sharded: bool = True
     """FSDP2; else DDP."""
@@ -113,7 +115,10 @@ def _train(run: LoopRun, rank: int, size: int) -> Ended:
     ended = Ended(first, origins=tuple(report.bytes_by_origin()) if report else ())
 
     def maybe_die(step: int, phase: str) -> None:
-        if run.die == (rank, step, phase):
+        if run.die is None or (rank, phase) != (run.die[0], run.die[2]) or step < run.die[1]:
+            return
+        protection = snapshotter._protection
+        if not run.is_patient or (protection is not None and protection.copied is not None):
             os.kill(os.getpid(), signal.SIGKILL)
 
     for step in range(first, run.num_steps):

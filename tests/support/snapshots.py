@@ -1,6 +1,6 @@
 """Saved state for tests: whole tensors, the arenas of a plan that hold them, and the way back."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding, Manifest
 from holdfast.snapshot.memory.arena import Arena, ArenaSlot, Version
 from holdfast.snapshot.memory.sources import NodeMemory
-from holdfast.snapshot.parity import encode
+from holdfast.snapshot.parity import fold_in, folds
 from holdfast.snapshot.share import Shares, plan_shares
 
 State = dict[tuple[str, str], Tensor]
@@ -39,6 +39,20 @@ def flat_bytes(state: State, entry: LayoutEntry) -> memoryview:
     index = tuple(slice(low, high) for low, high in entry.box)
     piece = state[entry.tensor, entry.kind][index].contiguous()
     return memoryview(piece.reshape(-1).view(torch.uint8).numpy())
+
+
+def encode(slot: ArenaSlot, source: Callable[[LayoutEntry], memoryview]) -> dict[str, list[int]]:
+    """Fold everything at once; the checksums of the rows and of what went into them."""
+    chunk_bytes = slot.layout.chunk_bytes
+    checksums: dict[str, list[int]] = {}
+    for fold in folds(slot.layout):
+        data = source(fold.entry)
+        assert data.nbytes == fold.entry.num_bytes
+        fold_in(slot.bytes(fold.row), fold, data)
+        checksums[fold.entry.key] = chunk_checksums(data, chunk_bytes)
+    for row in slot.layout.rows:
+        checksums[row.key] = chunk_checksums(slot.bytes(row.key), chunk_bytes)
+    return checksums
 
 
 def fill_slot(slot: ArenaSlot, state: State) -> dict[str, list[int]]:

@@ -12,22 +12,12 @@ computed from the row.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from holdfast.errors import invariant
-from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, ParityRow, chunk_checksums
-
-
-class RowMemory(Protocol):
-    """A slot in which rows are written."""
-
-    @property
-    def layout(self) -> ArenaLayout: ...
-
-    def bytes(self, key: str) -> memoryview: ...
+from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, ParityRow
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -77,20 +67,6 @@ def xor_into(target: memoryview, data: memoryview) -> None:
     words, others = ours[: 8 * num_words].view(np.uint64), theirs[: 8 * num_words].view(np.uint64)
     np.bitwise_xor(words, others, out=words)
     np.bitwise_xor(ours[8 * num_words :], theirs[8 * num_words :], out=ours[8 * num_words :])
-
-
-def encode(slot: RowMemory, source: Callable[[LayoutEntry], memoryview]) -> dict[str, list[int]]:
-    """Fold everything at once; the checksums of the rows and of what went into them."""
-    chunk_bytes = slot.layout.chunk_bytes
-    checksums: dict[str, list[int]] = {}
-    for fold in folds(slot.layout):
-        data = source(fold.entry)
-        invariant(data.nbytes == fold.entry.num_bytes, f"{fold.entry.key}: {data.nbytes} bytes")
-        fold_in(slot.bytes(fold.row), fold, data)
-        checksums[fold.entry.key] = chunk_checksums(data, chunk_bytes)
-    for row in slot.layout.rows:
-        checksums[row.key] = chunk_checksums(slot.bytes(row.key), chunk_bytes)
-    return checksums
 
 
 Read = Callable[[str, int, int], memoryview]

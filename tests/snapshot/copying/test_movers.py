@@ -11,7 +11,6 @@ from holdfast.snapshot.copying.movers import CopyJob, HostMover, flat_bytes
 from holdfast.snapshot.copying.others import Alone
 from holdfast.snapshot.layout import ArenaLayout, chunk_checksums
 from holdfast.snapshot.memory.arena import Version
-from holdfast.snapshot.parity import encode
 from support.snapshot_parts import (
     as_bytes,
     content,
@@ -20,6 +19,7 @@ from support.snapshot_parts import (
     make_state,
     parity_layout,
 )
+from support.snapshots import encode
 
 V = Version(3, 0)
 
