@@ -33,6 +33,7 @@ from holdfast.planner.score import (
 from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.step_cost import CostModel
 from holdfast.planner.strategies.arrange import arrange, merge
+from holdfast.planner.strategies.cut_alike import cut_alike
 from holdfast.planner.strategies.keep import carry_on, move_micro_batches, move_units
 from holdfast.planner.strategies.redundant import add_copies
 from holdfast.planner.strategies.regular import regular
@@ -58,6 +59,7 @@ LIVE: tuple[StrategyFunction, ...] = (
 LAYOUTS = (arrange, merge, regular)
 """They try many lengths, of which some never fit: that alone does not mean tight memory."""
 
+POLISHED = "; bounds improved by single units"
 WORTH_POLISHING = 0.98
 """Candidates nearly as good as the best get their shares and bounds improved by single steps."""
 
@@ -77,7 +79,7 @@ class SearchRound(msgspec.Struct, frozen=True):
 
 ROUNDS = (
     SearchRound(LIVE),
-    SearchRound((*LAYOUTS, repair_pipelines, reroute, migrate), thorough=True),
+    SearchRound((*LAYOUTS, cut_alike, repair_pipelines, reroute, migrate), thorough=True),
     SearchRound((arrange, repair_pipelines), thorough=True, powers=True),
     SearchRound((), max_polished=48, max_passes=20_000),
 )
@@ -248,7 +250,7 @@ class Search:
             passes += passes_of(proposal.sketch)
             sketch = polished(self.view, proposal.sketch)
             if sketch is not None:
-                words = f"{proposal.reason}; bounds improved by single units"
+                words = proposal.reason.removesuffix(POLISHED) + POLISHED
                 changed = msgspec.structs.replace(proposal, sketch=sketch, reason=words)
                 better.append(self.candidate(changed))
         return better

@@ -59,7 +59,7 @@ def test_tensor_groups_are_powers_of_two(rule):
 
 def test_one_partition_cuts_all_replicas_alike():
     view = view_of(small_plan(2, 2, 2), [], {"n0.g1": 3.0})
-    cut = [p.sketch for p in rules.resihp(view) if p.strategy == "repartition"]
+    cut = [p.sketch for p in rules.resihp(view) if p.strategy == "cut alike"]
     assert cut
     for sketch in cut:
         assert sketch is not None

@@ -13,11 +13,10 @@ system follows which rule, with its source, constants and limits, is in `systems
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-import msgspec
-
 from holdfast.planner.pipelines import Pipe, Sketch, Team
 from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.strategies.arrange import arrange, deal
+from holdfast.planner.strategies.cut_alike import cut_alike
 from holdfast.planner.strategies.repair import (
     drop,
     repair_pipelines,
@@ -180,29 +179,9 @@ def resihp(view: SearchView) -> Iterator[Proposal]:
     view.powers = True
     yield from _carry_on(view)
     yield from _mended(view, "exclude", shrink_in_place)
-    yield from _one_partition(view)
+    yield from cut_alike(view)
     yield from migrate(view)
     yield from reroute(view)
-
-
-def _one_partition(view: SearchView) -> Iterator[Proposal]:
-    """Every replica cut at the same units: by the weakest team of every stage."""
-    for kind in view.schedules:
-        pipes = [
-            shrink_in_place(view, pipe, kind, []) if n in view.touched else pipe
-            for n, pipe in enumerate(view.roster.pipes)
-        ]
-        made = [pipe for pipe in pipes if pipe is not None]
-        if len(made) < len(pipes) or len({pipe.depth for pipe in made}) > 1:
-            return
-        weakest = [
-            min((pipe.teams[k] for pipe in made), key=view.rate) for k in range(made[0].depth)
-        ]
-        kinds = [(team.tensor, team.shard, team.slow) for team in weakest]
-        bounds = view.cost.split(kinds, kind, view.near)
-        if bounds is not None:
-            cut = [msgspec.structs.replace(pipe, bounds=bounds) for pipe in made]
-            yield Proposal("repartition", "one partition", view.shared(cut, kind))
 
 
 def malleus(view: SearchView) -> Iterator[Proposal]:
