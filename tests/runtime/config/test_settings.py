@@ -3,7 +3,7 @@ import re
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.config.job_file import ParallelSection, format_job
+from holdfast.runtime.config.job_file import format_job
 from holdfast.runtime.config.settings import (
     flag_layer,
     nearest,
@@ -37,14 +37,6 @@ def refusal(read):
         return line
 
     return refusal
-
-
-def test_defaults(read):
-    config = read()
-    assert config.job.steps == 4
-    assert config.parallel == ParallelSection()
-    assert config.optimizer.learning_rate == 3e-3
-    assert config.changes == ()
 
 
 def test_command_line_over_environment_over_file(read):
