@@ -12,19 +12,19 @@ from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import Task
 
 TASK = Task(num_steps=80)
-"""Long enough for somebody to come back whose threads are late."""
-SHORT = Task(num_steps=40)
+"""At most: long enough for workers to come back whose threads are late."""
 REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
 
 
-def survive(plan, *faults, task=TASK, **more):
-    return assert_survives(ThreadedJob(task, plan, faults, **more))
+def survive(plan, *faults, **more):
+    """Until all are back."""
+    return assert_survives(ThreadedJob(TASK, plan, faults, enough=ThreadedJob.are_back, **more))
 
 
 def seated(job):
     """Who had a role at the end, with incarnation."""
     return {
-        str(t.position.member) for t in job.final_trainers if t.position.version == TASK.num_steps
+        str(t.position.member) for t in job.final_trainers if t.position.version == job.num_done
     }
 
 
@@ -64,7 +64,13 @@ def test_a_slow_transfer_stops_nobody(monkeypatch):
     """Every unit is held back until the others have done a step more; the joiner still comes in
     with the right bits.
     """
-    job = ThreadedJob(TASK, REPLICAS, [Fault("n0.g2", 2, "forward")], config={"feed_delay_ms": 1})
+    job = ThreadedJob(
+        TASK,
+        REPLICAS,
+        [Fault("n0.g2", 2, "forward")],
+        enough=ThreadedJob.are_back,
+        config={"feed_delay_ms": 1},
+    )
     held_back = []
 
     def hold_back(seconds):
@@ -86,5 +92,5 @@ def test_the_coordinator_is_lost_at_every_point_of_its_journal(number):
     this number, with everything that was to be sent behind it.
     """
     lost = Fault("n0.g2", 2, "forward", incarnation=0)
-    job = survive(REPLICAS, lost, task=SHORT, crash_at=number)
+    job = survive(REPLICAS, lost, crash_at=number)
     assert job.num_crashes == (len(job.journal) >= number)
