@@ -1,10 +1,12 @@
 """The snapshotter around plain objects, in one process; the examples run it in several."""
 
 import random
+import warnings
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.disk.checkpoints import list_checkpoints
@@ -174,6 +176,16 @@ def test_disk_is_the_last_source(tmp_path) -> None:
     other = Loop(tmp_path, disk=disk, persist_every=1).run(2)
     other.snapshotter.close()
     assert len(list_checkpoints(disk)) == 2, "older ones go"
+
+
+def test_plain_dcp_reads_the_checkpoints(tmp_path) -> None:
+    loop = Loop(tmp_path, fresh=True, disk=tmp_path / "disk").run(2)
+    loop.snapshotter.close(remove=True)
+    target = {"rank0": {"model": {"0.weight": torch.zeros(8, 4)}}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one process without a process group
+        dcp_load(target, checkpoint_id=tmp_path / "disk" / "step-2", no_dist=True)
+    assert torch.equal(target["rank0"]["model"]["0.weight"], loop.model[0].weight)
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path) -> None:
