@@ -18,23 +18,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.control import coordinator, planned, recovery, rounds, snapshots
+from holdfast.control import coordinator, planned, recovery, rounds
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.coordinator_state import CoordinatorState
-from holdfast.control.effects import Effect, Record
+from holdfast.control.delivery import Sender
+from holdfast.control.effects import Effect, Record, Stop
+from holdfast.control.hang_monitor import HangMonitor, Looked
 from holdfast.control.joining import JoinerUnits, SourceFeed
-from holdfast.control.journal_entries import Started
+from holdfast.control.journal_entries import EnteredByAll, Started
 from holdfast.control.journal_state import JournalState, members_of
 from holdfast.control.member_status import MemberStatus
 from holdfast.control.order import Share
 from holdfast.control.report import Member
+from holdfast.control.snapshots.coordination import SnapshotCoordination
 from holdfast.control.step_record import StepRecord
 from holdfast.control.worker import WorkerMachine
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.sim.fuzz.joins import Joining
 from holdfast.sim.fuzz.run import run_seed
 from holdfast.sim.fuzz.step import Step
-from holdfast.sim.fuzz.world import World
+from holdfast.snapshot.snapshot_index import SnapshotIndex
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -198,42 +201,6 @@ def incarnations(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-# Snapshots
-
-
-@mutant
-def lineage(patch: pytest.MonkeyPatch) -> None:
-    """Parts of a snapshot go together if their versions are equal, whatever history they are of."""
-
-    def newest(past: JournalState, kept: Any) -> Any:
-        parts: dict[int, dict[Any, None]] = {}
-        for part in kept:
-            parts.setdefault(part.version, {}).update(dict.fromkeys(part.slots))
-        for version in sorted(parts, reverse=True):
-            epoch = past.epoch_of_step(version - 1)
-            if epoch in past.plans and snapshots._is_whole(past, epoch, parts[version]):
-                return snapshots.Snapshot(version, 0)
-        return None
-
-    def load(original: Any, world: World, worker: Any, order: Any) -> Any:
-        """All parts of the version, be they of which epoch they may."""
-        agents = [agent for agent in world.agents.values() if agent.is_alive]
-        before = {agent.node: agent.kept for agent in agents}
-        for agent in agents:
-            agent.kept = [
-                (msgspec.structs.replace(kept, epoch=order.agreed_in), content)
-                for kept, content in agent.kept
-            ]
-        try:
-            return original(world, worker, order)
-        finally:
-            for agent in agents:
-                agent.kept = before[agent.node]
-
-    patch.setattr(recovery, "newest_whole", newest)
-    around(patch, World, "load", load)
-
-
 # Planned changes
 
 
@@ -364,6 +331,69 @@ def discard_joiners(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JoinerUnits, "arrived", arrived)
     patch.setattr(JoinerUnits, "forget", lambda _: None)
     around(patch, Joining, "close", close)
+
+
+# Decisions that were once made outside the machine
+
+
+@mutant
+def wrong_worker(patch: pytest.MonkeyPatch) -> None:
+    """A hang is blamed on another worker than the one that hangs."""
+
+    def look(original: Any, monitor: HangMonitor, now_ms: int) -> Looked:
+        found = original(monitor, now_ms)
+        members = sorted(monitor._roster.states)
+        hung = {members[members.index(m) - 1]: why for m, why in found.hung.items()}
+        return Looked(hung, found.lost_nodes)
+
+    around(patch, HangMonitor, "look", look)
+
+
+@mutant
+def partial_restore(patch: pytest.MonkeyPatch) -> None:
+    """A version of which some parts are missing is restored."""
+
+    def statuses(original: Any, *args: Any) -> Any:
+        return [msgspec.structs.replace(found, is_complete=True) for found in original(*args)]
+
+    around(patch, SnapshotIndex, "statuses", statuses)
+
+
+@mutant
+def older_lineage(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot of a history that was given up is preferred."""
+
+    def newest(original: Any, self: SnapshotCoordination) -> Any:
+        whole = [s.version for s in self._index.statuses(self._past.plans) if s.is_complete]
+        old = [v for v in whole if v.agreed_in < self._past.epoch_of_step(v.step - 1)]
+        return max(old, key=lambda version: version.step) if old else original(self)
+
+    around(patch, SnapshotCoordination, "newest_loadable", newest)
+
+
+@mutant
+def entered_twice(patch: pytest.MonkeyPatch) -> None:
+    """A change that all members have entered is entered again."""
+
+    def record(original: Any, state: CoordinatorState, entry: Any) -> None:
+        original(state, entry)
+        if isinstance(entry, EnteredByAll):
+            original(state, entry)
+
+    around(patch, CoordinatorState, "record", record)
+
+
+@mutant
+def forgotten_stop(patch: pytest.MonkeyPatch) -> None:
+    """After a recovery or a restore the members are not told that the job stops."""
+
+    def due(original: Any, sender: Sender, *args: Any) -> Any:
+        message = original(sender, *args)
+        last = sender._desk.past.last
+        is_lost = isinstance(message, Stop) and last is not None and last.kind != "change"
+        return None if is_lost and last.kind != "start" else message
+
+    around(patch, Sender, "_due", due)
 
 
 def first_seed(name: str, num_seeds: int = 500) -> int | None:

@@ -20,6 +20,7 @@ from rich.text import Text
 from holdfast.errors import HoldfastError
 from holdfast.sim.fuzz.campaign import Total, add_up, run_seeds
 from holdfast.sim.fuzz.run import Broken, FuzzRun
+from holdfast.sim.fuzz.shrink import shrink
 
 MAX_TOLD = 20
 EXIT_INTERRUPTED = 130
@@ -83,9 +84,18 @@ def _tell(total: Total, rate: float) -> None:
     if left > 0:
         print(f"and {left} more")
     if total.broken:
-        print("\n".join(f"    {line}" for line in total.broken[0].trace))
+        _tell_shortest(total.broken[0])
     print(f"{len(total.broken)} broken promises" if total.broken else "no promise was broken")
 
 
 def _line(broken: Broken) -> str:
     return f"seed {broken.seed}: {broken.promise}: {broken.text}"
+
+
+def _tell_shortest(broken: Broken) -> None:
+    """The first failure, with as few faults as show it."""
+    found = shrink(broken)
+    print(f"seed {broken.seed}, as short as it still breaks {broken.promise}:")
+    print(f"  faults, until {found.plan.war_ms} ms: {', '.join(found.faults) or 'none'}")
+    print(f"  {found.broken.promise}: {found.broken.text}")
+    print("\n".join(f"    {line}" for line in found.broken.trace))

@@ -13,6 +13,7 @@ receiver knows what they differ from.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -47,10 +48,16 @@ PlanChange = FullPlan | SamePlan | PlanWithout
 def read_plan(change: PlanChange, known: Mapping[int, Plan]) -> Plan:
     """`known`: the plans of the epochs before."""
     if isinstance(change, FullPlan):
-        return parse_plan(change.text)
+        return _parsed(change.text)
     if isinstance(change, SamePlan):
         return known[change.epoch]
     return without_workers(known[change.epoch], change.gone)[0]
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Plan:
+    """The same text comes with an order, its journal entry and its plan in force."""
+    return parse_plan(text)
 
 
 OrderKind = Literal["start", "recover", "change", "restore"]

@@ -40,3 +40,34 @@ def test_cut_off_its_workers_go_on():
     world.agents["n0"].disconnect()
     at_version(world, 8)
     assert world.coverage["rounds"] == 0
+
+
+def newest_held(world):
+    arenas = [arena for agent in world.agents.values() for arena in agent.arenas.values()]
+    return max(version.step for arena in arenas for version in arena)
+
+
+def test_versions_that_cannot_be_read_are_given_up_and_an_older_one_is_restored():
+    world = at_version(make(), 8)
+    newest = newest_held(world)
+    for agent in world.agents.values():
+        held = {version for arena in agent.arenas.values() for version in arena}
+        agent.damaged.update(dict.fromkeys(v for v in held if v.step > newest - 2))
+    for name in ("n0.g0", "n2.g0"):
+        world.kill(worker(world, name), "SIGKILL")
+    at_version(world, newest + 3)
+    restored = [order.version for order in world.past.orders.values() if order.kind == "restore"]
+    assert len(restored) > 1
+    assert restored[-1] <= newest - 2
+
+
+def test_what_is_held_can_be_told_late():
+    world = at_version(make(), 2)
+    for agent in world.agents.values():
+        agent.tell_late_ms = 10_000
+    end_ms = world.clock.now_ms + 100
+    until(world, lambda: world.clock.now_ms > end_ms)
+    before = world.newest_known() or 0
+    at_version(world, before + 5)
+    assert (world.newest_known() or 0) == before
+    assert newest_held(world) > before

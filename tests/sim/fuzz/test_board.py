@@ -12,6 +12,9 @@ class FakeStep:
     def poke(self) -> None:
         self.pokes += 1
 
+    def waits_for(self, micro_batch: int, place: int) -> bool:
+        return (micro_batch, place) == (0, 0)
+
 
 def test_a_hop_waits_for_the_next_one():
     board, step = Board(), FakeStep()
@@ -19,6 +22,8 @@ def test_a_hop_waits_for_the_next_one():
     assert isinstance(step.layout.plan.routes[0][1], Hop)
     assert board.is_free(step, 0, 1)
     assert not board.is_free(step, 0, 0)
+    board.passed(step, 1, 1)
+    assert step.pokes == 0
     board.passed(step, 0, 1)
     assert board.is_free(step, 0, 0)
     assert step.pokes == 1

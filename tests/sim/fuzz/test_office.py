@@ -32,3 +32,15 @@ def test_an_old_connection_is_not_heard_any_more():
     until(world, lambda: agent.connection is not None and agent.connection.is_open)
     at_version(world, 6)
     assert world.coverage["rounds"] == 0
+
+
+def test_a_disk_error_ends_it_before_anything_is_sent_and_a_successor_comes():
+    world = at_version(make(), 2)
+    world.office.successor_ms = 30
+    written = len(world.office.journal)
+    world.kill(worker(world, "n0.g0"), "SIGKILL")
+    until(world, lambda: not world.office.is_up)
+    assert len(world.office.journal) == written
+    assert world.coverage["disk errors"] == 1
+    at_version(world, 6)
+    assert world.coverage["recoveries"] == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.sim.fuzz.run import make_world, run_seed
+from holdfast.sim.fuzz.run import draw_run, make_world, run_seed
 
 SEEDS = range(12)
 
@@ -24,9 +24,10 @@ def test_different_seeds_differ():
 
 
 def test_the_world_runs_the_code_of_real_jobs():
-    world, _, war_ms = make_world(3)
+    plan = draw_run(3)
+    world, _ = make_world(3, plan)
     assert type(world.office.coordinator).__module__ == "holdfast.control.coordinator"
-    while world.clock.now_ms < war_ms:
+    while world.clock.now_ms < plan.war_ms:
         world.clock.step()
     machines = [worker.machine for worker in world.workers.values()]
     assert {type(machine).__module__ for machine in machines} == {"holdfast.control.worker"}

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.control.effects import Kill, NodeMessage, Send, Start, ToAllNodes, ToNode
 from holdfast.control.facts import (
+    Beat,
     Fact,
     NodeConnected,
+    ProgressPlace,
     WorkerExited,
     WorkerTold,
 )
@@ -23,6 +25,8 @@ from holdfast.snapshot.manifest import HeldArena
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
 
+BEAT_MS = 40
+
 
 class SimulatedAgent:
     def __init__(self, world: "World", node: str, places: tuple[str, ...]) -> None:
@@ -35,9 +39,16 @@ class SimulatedAgent:
         self.workers: dict[str, Worker] = {}
         self.states: dict[Member, WorkerState] = {}
         self.arenas: dict[ArenaKey, dict[Version, ArenaContent]] = {}
+        self.damaged: dict[Version, None] = {}
+        """Versions that turn out to be unreadable here when they are loaded."""
+        self.tell_late_ms = 0
+        """How long it takes until the coordinator is told what is held."""
         self.connection: SimulatedConnection | None = None
         self._started: dict[str, int] = {}
+        self._stopped: dict[str, int] = {}
+        """Workers that were stopped by a signal when the last beat was sent, and since when."""
         self.connect()
+        self._beat()
 
     # The coordinator
 
@@ -135,7 +146,35 @@ class SimulatedAgent:
         arena[version] = content
         while len(arena) > NUM_VERSIONS:
             del arena[min(arena, key=lambda one: one.age)]
-        self._tell(NodeHolds(node=self.node, arenas=self.held()))
+        self._tell_held_later(self.tell_late_ms)
+
+    def _tell_held_later(self, delay_ms: int) -> None:
+        if delay_ms:
+            self.world.clock.after(delay_ms, self._tell_held)
+        else:
+            self._tell_held()
+
+    def _tell_held(self) -> None:
+        if self.is_alive:
+            self._tell(NodeHolds(node=self.node, arenas=self.held()))
+
+    def lose(self, versions: list[Version], delay_ms: int) -> None:
+        """They are gone, and the coordinator is told some time later."""
+        for arena in self.arenas.values():
+            for version in versions:
+                arena.pop(version, None)
+        self._tell_held_later(delay_ms)
+
+    def read(self, version: Version, plan: str) -> list[ArenaContent]:
+        """What can be read of a version; what is damaged is given up."""
+        if not self.is_alive:
+            return []
+        if version in self.damaged:
+            del self.damaged[version]
+            self.world.count("damaged snapshots found")
+            self.lose([version], 0)
+        arenas = [arena for (_, digest), arena in self.arenas.items() if digest == plan]
+        return [arena[version] for arena in arenas if version in arena]
 
     def report(self, fact: Fact) -> None:
         """What a worker says that is not its state."""
@@ -164,7 +203,7 @@ class SimulatedAgent:
         for key in old:
             del self.arenas[key]
         if old:
-            self._tell(NodeHolds(node=self.node, arenas=self.held()))
+            self._tell_held()
 
     def _copy(self, key: ArenaKey, version: Version, life: int) -> None:
         """What this node keeps for a worker of another one."""
@@ -180,6 +219,31 @@ class SimulatedAgent:
         self.world.count("copies")
         self.keep(key, version, ArenaContent(own), life)
 
+    def _beat(self) -> None:
+        """Tells which workers are stopped, as the kernel knows it."""
+        now_ms = self.world.clock.now_ms
+        self.world.clock.after(BEAT_MS, self._beat)
+        stopped = {
+            worker.name: self.world.stopped_ms[worker.member]
+            for worker in self.workers.values()
+            if worker.is_alive and worker.is_paused and worker.member in self.world.stopped_ms
+        }
+        before, self._stopped = self._stopped, stopped
+        if not self.is_alive or not (stopped or before):
+            return
+        places = {
+            name: ProgressPlace(
+                step=self.workers[name].position.version,
+                action=0,
+                since_ms=stopped.get(name, now_ms),
+                silent_ms=now_ms - stopped.get(name, now_ms),
+                is_stopped=name in stopped,
+            )
+            for name in {**before, **stopped}
+            if name in self.workers
+        }
+        self._tell(Beat(node=self.node, sent_ms=now_ms, places=places))
+
     # The node
 
     def crash(self) -> None:
@@ -188,6 +252,7 @@ class SimulatedAgent:
             if worker.is_alive:
                 self.world.kill(worker, "its node died")
         self.workers, self.states, self.arenas, self._started = {}, {}, {}, {}
+        self.damaged, self.tell_late_ms = {}, 0
         if self.connection is not None and self.connection.is_open:
             self.connection.close()
             self.world.office.lost(self.node, self.connection)

@@ -28,4 +28,5 @@ class Board:
         key = (step.epoch, step.number, micro_batch, place)
         self._passed[key] = self._passed.get(key, 0) + 1
         for other in self._steps[step.epoch, step.number]:
-            other.poke()
+            if other.waits_for(micro_batch, place - 1):
+                other.poke()

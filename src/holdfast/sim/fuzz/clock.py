@@ -27,7 +27,8 @@ class Clock:
         heappush(self._heap, (max(time_ms, self.now_ms), self._made, action, arguments))
 
     def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
-        self.at(self.now_ms + delay_ms, action, *arguments)
+        self._made += 1
+        heappush(self._heap, (self.now_ms + delay_ms, self._made, action, arguments))
 
     def step(self) -> bool:
         """Let the next event happen; False: there is none."""

@@ -31,6 +31,7 @@ class SymbolicLayout:
                     for element in rows(piece.tensor, piece.box)
                 )
         self.adders = slot_adders(plan)
+        self._addends: dict[tuple[str, int], tuple[Addend, ...]] = {}
 
     @cached_property
     def slots_of(self) -> dict[str, tuple[Slot, ...]]:
@@ -65,7 +66,11 @@ class SymbolicLayout:
 
     def addends(self, worker: str, unit: int) -> tuple[Addend, ...]:
         """The sums to which a unit's gradient is added on a worker."""
-        return tuple((*slot, unit) for slot in self.slots_of[worker] if unit in self.adders[slot])
+        found = self._addends.get((worker, unit))
+        if found is None:
+            slots = [slot for slot in self.slots_of[worker] if unit in self.adders[slot]]
+            found = self._addends[worker, unit] = tuple((*slot, unit) for slot in slots)
+        return found
 
     @cached_property
     def hops_of(self) -> dict[str, tuple[tuple[int, int, Hop, bool], ...]]:

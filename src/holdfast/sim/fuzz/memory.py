@@ -114,6 +114,17 @@ class KnownMemory:
     def refused(self, version: Version) -> None:
         self._refused[version] = None
 
+    def is_whole(self, version: Version) -> bool:
+        """Under some plan."""
+        places: dict[str, list[tuple[str, str]]] = {}
+        for node, arenas in self._held.items():
+            for arena in arenas:
+                if version in arena.versions:
+                    places.setdefault(arena.plan, []).append((node, arena.worker))
+        return any(
+            self._plans[plan].is_whole(at) for plan, at in places.items() if plan in self._plans
+        )
+
     def newest(self, past: JournalState) -> int | None:
         """The newest version of the journal's history that is whole; None: there is none."""
         places: dict[tuple[Version, str], list[tuple[str, str]]] = {}

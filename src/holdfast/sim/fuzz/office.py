@@ -19,7 +19,7 @@ from holdfast.control.effects import (
     ToAllNodes,
     ToNode,
 )
-from holdfast.control.facts import Fact, NodeConnected, NodeDead, NodeLost, Tick
+from holdfast.control.facts import Beat, Fact, NodeConnected, NodeDead, NodeLost, Tick, WorkerTold
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.settings import ControlSettings
 from holdfast.control.snapshots.messages import NodeHolds, Unloadable
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
 
 TICK_MS = 20
+QUIET = (Tick, Beat, WorkerTold, NodeHolds)
+"""Facts that are too many for the trace."""
 
 
 class Office:
@@ -41,12 +43,18 @@ class Office:
         self.is_up = False
         self.crash_after = -1
         """Effects until the next crash; -1: none is planned."""
+        self.successor_ms = 0
+        """Not 0: the next entry cannot be written, and so long until the successor is there."""
         self.failed = ""
         self.is_finished = False
         self.coordinator: Coordinator | None = None
         self.known = KnownMemory(world.memories)
         self._links: dict[str, SimulatedConnection] = {}
         self._life = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_finished or bool(self.failed)
 
     def open(self) -> None:
         if self.is_up:
@@ -71,6 +79,10 @@ class Office:
             self.world.clock.after(
                 self.world.rng.randint(1, 20), self.world.agents[node].disconnect
             )
+
+    def make_reliable(self) -> None:
+        """Nothing goes wrong any more."""
+        self.crash_after, self.successor_ms = -1, 0
 
     def _tick(self, life: int) -> None:
         if self.is_up and life == self._life:
@@ -102,7 +114,7 @@ class Office:
         if not self.is_up:
             return
         assert self.coordinator is not None
-        if not isinstance(fact, Tick):
+        if not isinstance(fact, QUIET):
             self.world.clock.note(f"fact {type(fact).__name__}")
         self._remember(fact)
         for effect in self.coordinator.take(fact, self.world.clock.now_ms):
@@ -110,7 +122,18 @@ class Office:
                 self.crash()
                 return
             self.crash_after -= self.crash_after > 0
+            if self.successor_ms and isinstance(effect, Record):
+                self._fail_to_write()
+                return
             self._carry_out(effect)
+
+    def _fail_to_write(self) -> None:
+        """Nothing is sent that depends on an entry which is not durable: the process ends."""
+        self.world.count("disk errors")
+        self.world.clock.note("the journal cannot be written")
+        self.world.clock.after(self.successor_ms, self.open)
+        self.successor_ms = 0
+        self.crash()
 
     def _remember(self, fact: Fact) -> None:
         """What the coordinator is told of snapshots."""

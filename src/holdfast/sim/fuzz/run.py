@@ -8,17 +8,18 @@ from holdfast.control.facts import StopWanted
 from holdfast.control.settings import ControlSettings, SnapshotSettings
 from holdfast.errors import InternalError
 from holdfast.sim.fuzz.coverage import Coverage
-from holdfast.sim.fuzz.faults import Faults, draw_profile
+from holdfast.sim.fuzz.faults import DrawnFault, Faults, draw_faults, draw_profile
 from holdfast.sim.fuzz.memory import OPTIONS
 from holdfast.sim.fuzz.promises.coordinator_loss import CoordinatorLoss
 from holdfast.sim.fuzz.promises.exactly_once import ExactlyOnce
+from holdfast.sim.fuzz.promises.no_false_alarm import NoFalseAlarm
 from holdfast.sim.fuzz.promises.no_split import NoSplit
 from holdfast.sim.fuzz.promises.no_undo import NoUndo
 from holdfast.sim.fuzz.promises.one_history import OneHistory
 from holdfast.sim.fuzz.promises.progress import ProgressChecker
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.promises.same_updates import SameUpdates
-from holdfast.sim.fuzz.shapes import draw_shape
+from holdfast.sim.fuzz.shapes import JobShape, draw_shape
 from holdfast.sim.fuzz.world import World, WorldDelays
 
 STEPS_IN_PEACE = 3
@@ -41,40 +42,27 @@ class FuzzRun(msgspec.Struct, frozen=True):
     broken: Broken | None = None
 
 
-def run_seed(seed: int, extra: tuple[Checker, ...] = ()) -> FuzzRun:
-    world, faults, war_ms = make_world(seed, extra)
-    broken: Broken | None = None
-    try:
-        _war(world, war_ms)
-        faults.make_peace()
-        _peace(world)
-        for checker in world.checkers:
-            checker.finished(world)
-    except Violation as violation:
-        broken = Broken(seed, violation.promise, violation.text, tuple(world.clock.trace))
-    except InternalError as error:
-        broken = Broken(seed, "invariant", str(error), tuple(world.clock.trace))
-    world.count("failed for lack of a snapshot", int(bool(world.office.failed)))
-    clock = world.clock
-    coverage = dict(sorted(world.coverage.items()))
-    return FuzzRun(seed, clock.num_events, clock.digest, coverage, broken)
+class QuickRandom(Random):
+    """Most of what is drawn is a small whole number, a dozen per event."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a + int(self.random() * (b - a + 1))
 
 
-def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Faults, int]:
+class RunPlan(msgspec.Struct, frozen=True):
+    """What is drawn from a seed before its run begins."""
+
+    shape: JobShape
+    settings: ControlSettings
+    delays: WorldDelays
+    faults: tuple[DrawnFault, ...]
+    war_ms: int
+    only_coordinator: bool
+
+
+def draw_run(seed: int) -> RunPlan:
     rng = Random(seed)
-    profile = draw_profile(rng)
-    checkers: list[Checker] = [
-        ExactlyOnce(),
-        SameUpdates(),
-        NoUndo(),
-        OneHistory(),
-        ProgressChecker(),
-        CoordinatorLoss(profile.only_coordinator),
-        NoSplit(),
-        Coverage(),
-        *extra,
-    ]
-    shape = draw_shape(rng)
+    profile, shape = draw_profile(rng), draw_shape(rng)
     settings = ControlSettings(
         plan=shape.plan,
         mode=rng.choice(("exact", "exact", "fast")),
@@ -83,9 +71,11 @@ def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Fault
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
+        heartbeat_ms=40,
+        hang_floor_ms=120,
         snapshots=SnapshotSettings(options=OPTIONS, max_cost=0.0),
     )
-    pace = WorldDelays(
+    delays = WorldDelays(
         compute_ms=rng.choice((1, 2, 5)),
         network_ms=rng.choice((1, 4, 10)),
         apply_ms=rng.choice((0, 3, 20)),
@@ -94,24 +84,67 @@ def make_world(seed: int, extra: tuple[Checker, ...] = ()) -> tuple[World, Fault
         captures=rng.random() < 0.5,
         is_one_machine=rng.random() < 0.3,
     )
-    world = World(rng, shape, settings, pace, checkers)
+    war_ms = rng.randint(300, 800)
+    faults = draw_faults(rng, profile, war_ms)
+    return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator)
+
+
+def run_seed(seed: int) -> FuzzRun:
+    return run_plan(seed, draw_run(seed))
+
+
+def run_plan(seed: int, plan: RunPlan, *, extra: tuple[Checker, ...] = ()) -> FuzzRun:
+    """The same for the same seed and plan; a plan with fewer faults is a shorter run."""
+    world, faults = make_world(seed, plan, extra)
+    broken: Broken | None = None
+    try:
+        _war(world, plan.war_ms)
+        faults.make_peace()
+        _peace(world)
+        for checker in world.checkers:
+            checker.finished(world)
+    except Violation as violation:
+        broken = Broken(seed, violation.promise, violation.text, tuple(world.clock.trace))
+    except InternalError as error:
+        broken = Broken(seed, "invariant", str(error), tuple(world.clock.trace))
+    except Exception as error:  # of the machine, or of a world that it has put into disorder
+        broken = Broken(seed, "exception", repr(error), tuple(world.clock.trace))
+    world.count("failed for lack of a snapshot", int(bool(world.office.failed)))
+    clock = world.clock
+    coverage = dict(sorted(world.coverage.items()))
+    return FuzzRun(seed, clock.num_events, clock.digest, coverage, broken)
+
+
+def make_world(seed: int, plan: RunPlan, extra: tuple[Checker, ...] = ()) -> tuple[World, Faults]:
+    checkers: list[Checker] = [
+        ExactlyOnce(),
+        SameUpdates(),
+        NoUndo(),
+        OneHistory(),
+        ProgressChecker(),
+        CoordinatorLoss(plan.only_coordinator),
+        NoSplit(),
+        NoFalseAlarm(),
+        Coverage(),
+        *extra,
+    ]
+    world = World(QuickRandom(~seed), plan.shape, plan.settings, plan.delays, checkers)
     world.office.open()
-    war_ms = rng.randint(400, 900)
-    return world, Faults(world, profile, war_ms), war_ms
+    return world, Faults(world, plan.faults)
 
 
 def _war(world: World, war_ms: int) -> None:
-    while world.clock.now_ms < war_ms and not world.office.failed:
+    while world.clock.now_ms < war_ms and not world.office.is_over:
         world.clock.step()
 
 
 def _peace(world: World) -> None:
-    """Some steps more, then a clean stop; all of it within a bounded time."""
-    begun_ms, first = world.clock.now_ms, -1
-    while world.clock.now_ms - begun_ms < PEACE_MS and not world.office.failed:
+    """Some steps more, then a clean stop; all of it within a bounded time. A stop that was asked
+    for before is not asked for again.
+    """
+    begun_ms, first = world.clock.now_ms, -1 if world.past.stop is None else -2
+    while world.clock.now_ms - begun_ms < PEACE_MS and not world.office.is_over:
         world.clock.step()
-        if world.is_through:
-            return
         last = world.past.last
         seated = world.members_alive(last) if last is not None and first > -2 else []
         if last is None or not seated:

@@ -71,11 +71,15 @@ class Step:
         self._is_scheduled = False
         if not self.is_on:
             return
-        for passage in self.passages:
-            if passage.units and self._is_free(passage):
-                self._go_back(passage)
-                self.poke()
-                break
+        free = [passage for passage in self.passages if passage.units and self._is_free(passage)]
+        if free:
+            self._go_back(free[0])
+        if len(free) > 1 or (free and free[0].units):
+            self.poke()
+
+    def waits_for(self, micro_batch: int, place: int) -> bool:
+        """Has it to take a micro-batch back at this place of its route?"""
+        return any(p.micro_batch == micro_batch and p.place == place for p in self.passages)
 
     def _is_free(self, passage: Passage) -> bool:
         if not passage.is_free:
@@ -116,7 +120,9 @@ class Step:
         if self.share is not None and slot in self.share.done:
             return
         self._entered[slot] = None
-        members = tuple(w for w in self.base.members[slot] if w in self.layout.plan.seats)
+        members = self.base.members[slot]
+        if self.share is not None:
+            members = tuple(worker for worker in members if worker in self.layout.plan.seats)
         operation = self.world.collective((self.epoch, self.number, slot), members)
         operation.enter(self.worker, self._contribution(slot), self._combine, self._reduced(slot))
         self.world.check_links(self.worker, operation, self.epoch)

@@ -16,6 +16,7 @@ class Values:
         self._sums: dict[int, tuple[SymbolicGradient, ...]] = {}
         self._outcomes: dict[int, int] = {0: 0}
         self._last: dict[int, Outcome] = {}
+        self._recent: tuple[Outcome | None, int] = (None, 0)
 
     def number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers) + 1)
@@ -31,7 +32,10 @@ class Values:
         return self._sums[result]
 
     def outcome(self, outcome: Outcome) -> int:
-        return self.number(outcome)
+        """Asked for every element that an outcome updates."""
+        if self._recent[0] is not outcome:
+            self._recent = (outcome, self.number(outcome))
+        return self._recent[1]
 
     def updated(self, history: int, result: int, outcome: Outcome) -> int:
         """An element's history, one update further."""

@@ -13,12 +13,10 @@ from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import WorkerMessage
 from holdfast.control.journal_entries import JournalEntry, Ordered
 from holdfast.control.journal_state import JournalState
-from holdfast.control.order import FullPlan, Order
+from holdfast.control.order import Order, read_plan
 from holdfast.control.report import Member, Outcome
 from holdfast.control.settings import ControlSettings
 from holdfast.control.snapshots.messages import Unloadable
-from holdfast.plan.text import parse_plan
-from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.agent import SimulatedAgent
 from holdfast.sim.fuzz.board import Board
@@ -67,6 +65,9 @@ class World:
         self.losses: dict[float, tuple[int, ...]] = {}
         self.orders: dict[int, Order] = {}
         self.cuts: dict[tuple[str, str], None] = {}
+        self.is_peace = False
+        self.stopped_ms: dict[Member, int] = {}
+        """Since when workers are, or were last, stopped by a signal."""
         self.past = JournalState(settings.plan)
         """What the journal says, kept by the world itself."""
         self.listeners: list[Callable[[str, Worker], None]] = []
@@ -181,12 +182,7 @@ class World:
         if known is not None and known.plan == order.plan:
             return
         self.orders[order.number] = order
-        if isinstance(order.plan, FullPlan):
-            plan = parse_plan(order.plan.text)
-        else:
-            plan = self._layouts[order.plan.epoch].plan
-            gone = getattr(order.plan, "gone", ())
-            plan = without_workers(plan, gone)[0]
+        plan = read_plan(order.plan, {n: layout.plan for n, layout in self._layouts.items()})
         self._layouts[order.number] = SymbolicLayout(plan)
 
     def reopened(self, coordinator: Coordinator) -> None:
@@ -331,9 +327,5 @@ class World:
         return loaded
 
     def _contents(self, version: Version, plan: str) -> list[ArenaContent]:
-        return [
-            arena[version]
-            for agent in self.agents.values()
-            for (_, digest), arena in (agent.arenas.items() if agent.is_alive else ())
-            if digest == plan and version in arena
-        ]
+        agents = self.agents.values()
+        return [content for agent in agents for content in agent.read(version, plan)]

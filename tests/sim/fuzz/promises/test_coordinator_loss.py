@@ -33,3 +33,10 @@ def test_a_death_is_no_breach():
     world = at_version(make(CoordinatorLoss(False)), 3)
     world.kill(worker(world, "n0.g0"), "SIGKILL")
     assert broken_promise(world, 10) == ""
+
+
+def test_a_change_that_is_entered_twice_is_seen(monkeypatch):
+    plant("entered_twice", monkeypatch)
+    world = at_version(make(CoordinatorLoss(False)), 3)
+    world.kill(worker(world, "n0.g0"), "SIGKILL")
+    assert broken_promise(world, 60) == "P6"

@@ -1,8 +1,14 @@
+from functools import partial
+
+import pytest
+
 from holdfast.control import recovery, verdicts
 from holdfast.control.facts import WorkerHung
 from holdfast.sim.fuzz.promises.no_split import NoSplit
+from holdfast.sim.fuzz.promises.promise import Violation
 from support.control_jobs import small_plan
 from support.fuzz_worlds import at_version, broken_promise, make, until, worker
+from support.mutants import plant
 
 
 def suspected_alone(**options):
@@ -64,3 +70,29 @@ def test_a_fenced_worker_may_end_the_step_in_flight_after_a_rollback():
     world.listeners.remove(hold)
     hung.resume()
     until(world, lambda: world.coverage["steps of fenced workers"] == 1)
+
+
+def rolled_back_twice():
+    """The first rollback goes back further than it had to, because the newest snapshots are told of
+    late: they are of a history that was given up, and the second one finds them in memory.
+    """
+    world = at_version(make(NoSplit()), 6)
+    for agent in world.agents.values():
+        agent.tell_late_ms = 150
+    at_version(world, 9)
+    for number in (1, 2):
+        for name in ("n0.g0", "n2.g0"):
+            world.kill(worker(world, name), "SIGKILL")
+        restored = partial(lambda wanted: world.coverage["restores"] == wanted, number)
+        until(world, restored)
+        at_version(world, world.past.step + 1)
+        told_ms = world.clock.now_ms + 150
+        until(world, lambda told_ms=told_ms: world.clock.now_ms > told_ms)
+    return world
+
+
+def test_a_history_that_was_given_up_is_seen(monkeypatch):
+    rolled_back_twice()
+    plant("older_lineage", monkeypatch)
+    with pytest.raises(Violation, match="what counts is"):
+        rolled_back_twice()

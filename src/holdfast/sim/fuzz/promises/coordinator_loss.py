@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import WorkerMessage
-from holdfast.control.journal_entries import JournalEntry, NumberTaken
+from holdfast.control.journal_entries import EnteredByAll, JournalEntry, NumberTaken
 from holdfast.control.order import Freeze, Order
 from holdfast.sim.fuzz.promises.promise import Checker
 
@@ -23,6 +23,13 @@ NAME = "P6"
 class CoordinatorLoss(Checker):
     def __init__(self, only_coordinator: bool) -> None:
         self._only = only_coordinator
+        self._entered: set[int] = set()
+
+    def recording(self, world: "World", entry: JournalEntry) -> None:
+        if isinstance(entry, EnteredByAll):
+            is_first = entry.number not in self._entered
+            world.require(NAME, is_first, f"change {entry.number} is entered twice")
+            self._entered.add(entry.number)
 
     def recorded(self, world: "World", entry: JournalEntry) -> None:
         if self._only and isinstance(entry, NumberTaken):

@@ -4,7 +4,7 @@ is undone.
 
 from typing import TYPE_CHECKING
 
-from holdfast.control.journal_entries import JournalEntry, Ordered
+from holdfast.control.journal_entries import Ended, JournalEntry, Ordered
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
 from holdfast.errors import HoldfastError
@@ -23,12 +23,14 @@ class NoUndo(Checker):
         self._reached: dict[int, int] = {}
 
     def recording(self, world: "World", entry: JournalEntry) -> None:
+        if isinstance(entry, Ended) and not entry.is_failure:
+            self._not_further_than_needed(world, "the end", entry.version)
         if not isinstance(entry, Ordered) or entry.order.kind not in ("restore", "start"):
             return
         last = self._in_force(world)
         if last is None:
             return
-        self._not_further_than_needed(world, entry)
+        self._not_further_than_needed(world, f"order {entry.order.number}", entry.step)
         world.require(
             NAME,
             not self._is_whole(world, last),
@@ -45,13 +47,13 @@ class NoUndo(Checker):
                 return change
         return world.past.last
 
-    def _not_further_than_needed(self, world: "World", entry: Ordered) -> None:
+    def _not_further_than_needed(self, world: "World", what: str, version: int) -> None:
         """Of the snapshots that are known, the newest is taken."""
         newest = world.newest_known()
         world.require(
             NAME,
-            newest is None or entry.step >= newest,
-            f"order {entry.order.number} goes back to {entry.step}, past a whole snapshot",
+            newest is None or version >= newest,
+            f"{what} goes back to {version}, past a whole snapshot",
         )
 
     def _is_whole(self, world: "World", order: Order) -> bool:

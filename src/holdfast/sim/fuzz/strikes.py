@@ -1,0 +1,216 @@
+"""The kinds of faults: what each of them does to a world.
+
+A strike gets the world, a random source of its own, and the worker that something just happened to,
+if the fault lay in wait for that.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from holdfast.control.facts import NodeDead, PlanWanted, StopWanted, WorkerHung
+
+if TYPE_CHECKING:
+    from holdfast.sim.fuzz.worker import Worker
+    from holdfast.sim.fuzz.world import World
+
+Strike = Callable[["World", Random, "Worker | None"], None]
+
+
+def _victim(world: "World", rng: Random, worker: "Worker | None") -> "Worker | None":
+    """The worker it happened to, or another one."""
+    if worker is not None and worker.is_alive and rng.random() < 0.5:
+        return worker
+    alive = [w for w in world.workers.values() if w.is_alive and w.position.has_seat]
+    return rng.choice(alive) if alive else None
+
+
+def _crash_worker(world: "World", rng: Random, worker: "Worker | None") -> None:
+    victim = _victim(world, rng, worker)
+    if victim is not None:
+        world.count("worker crashes")
+        world.kill(victim, "SIGKILL")
+
+
+def _crash_node(world: "World", rng: Random, worker: "Worker | None") -> None:
+    """Sometimes it comes back, sometimes its death is proven."""
+    victim = _victim(world, rng, worker)
+    if victim is None:
+        return
+    world.count("node losses")
+    agent = world.agent_of(victim.name)
+    world.clock.note(f"{agent.node} is lost")
+    agent.crash()
+    if rng.random() < 0.4:
+        dead = NodeDead(agent.node, "the launcher saw its end", will_return=True)
+        world.clock.after(rng.randint(1, 20), _tell_if_down, world, agent.node, agent.life, dead)
+    if rng.random() < 0.6:
+        world.clock.after(rng.randint(50, 600), agent.boot)
+
+
+def _tell_if_down(world: "World", node: str, life: int, dead: NodeDead) -> None:
+    agent = world.agents[node]
+    if not agent.is_alive and agent.life == life:
+        world.office.take(dead)
+
+
+def _crash_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
+    """Between any two of its effects."""
+    office = world.office
+    if office.is_up and office.crash_after < 0:
+        office.crash_after = rng.randint(0, 12)
+        world.clock.after(rng.randint(20, 300), _replace_coordinator, world, rng)
+
+
+def _replace_coordinator(world: "World", rng: Random) -> None:
+    if world.is_peace:
+        return
+    if world.office.is_up:
+        world.office.crash()
+    world.clock.after(rng.randint(10, 150), world.office.open)
+
+
+def _fail_disk(world: "World", rng: Random, _: "Worker | None") -> None:
+    """The next entry of the journal cannot be written: the process ends, a successor comes."""
+    office = world.office
+    if office.is_up:
+        office.successor_ms = rng.randint(10, 150)
+
+
+def _cut_off(world: "World", rng: Random, worker: "Worker | None") -> None:
+    victim = _victim(world, rng, worker)
+    if victim is not None:
+        world.count("agents cut off")
+        _isolate(world, world.agent_of(victim.name).node, rng.randint(30, 700))
+
+
+def _isolate(world: "World", node: str, for_ms: int) -> None:
+    agent = world.agents[node]
+    agent.is_cut_off = True
+    agent.disconnect()
+    world.clock.after(for_ms, _rejoin, world, node)
+
+
+def _rejoin(world: "World", node: str) -> None:
+    world.agents[node].is_cut_off = False
+
+
+def _reconnect(world: "World", rng: Random, worker: "Worker | None") -> None:
+    victim = _victim(world, rng, worker)
+    if victim is not None:
+        world.count("reconnects")
+        world.agent_of(victim.name).disconnect()
+
+
+def _cut(world: "World", rng: Random, worker: "Worker | None") -> None:
+    one, other = _victim(world, rng, worker), _victim(world, rng, None)
+    if one is None or other is None or one.name == other.name:
+        return
+    world.count("cuts between workers")
+    world.cut(one.name, other.name)
+    epoch = one.position.epoch
+    one.later(rng.randint(1, 20), one.lost, epoch, other.name, "no route to")
+    world.clock.after(rng.randint(20, 900), world.heal, one.name, other.name)
+
+
+def _pause(world: "World", rng: Random, worker: "Worker | None") -> None:
+    victim = _victim(world, rng, worker)
+    if victim is None or victim.is_paused:
+        return
+    world.count("hangs")
+    victim.is_paused = True
+    world.clock.note(f"{victim} hangs")
+    if rng.random() < 0.5:
+        world.stopped_ms[victim.member] = world.clock.now_ms
+    elif rng.random() < 0.7:
+        world.clock.after(rng.randint(20, 200), _accuse, world, victim, "it makes no progress")
+    world.clock.after(rng.randint(10, 700), victim.resume)
+
+
+def _pause_all(world: "World", rng: Random, _: "Worker | None") -> None:
+    """A machine is suspended: all workers stop at once, look hung, and go on later."""
+    workers = [w for w in world.workers.values() if w.is_alive and not w.is_paused]
+    world.count("jobs paused")
+    world.clock.note("all workers are paused")
+    pause_ms = rng.randint(50, 700)
+    for worker in workers:
+        worker.is_paused = True
+        world.stopped_ms[worker.member] = world.clock.now_ms
+        world.clock.after(pause_ms + rng.randint(0, 10), worker.resume)
+
+
+def _accuse(world: "World", victim: "Worker", reason: str) -> None:
+    if not world.is_peace and victim.is_alive and (victim.is_paused or reason == FALSE_ALARM):
+        world.office.take(WorkerHung(victim.member, reason))
+
+
+FALSE_ALARM = "a false alarm"
+
+
+def _false_verdict(world: "World", rng: Random, worker: "Worker | None") -> None:
+    """A live worker is fenced, and the agent that should kill it cannot be reached."""
+    victim = _victim(world, rng, worker)
+    if victim is None:
+        return
+    world.count("false verdicts")
+    if rng.random() < 0.7:
+        _isolate(world, world.agent_of(victim.name).node, rng.randint(30, 400))
+    if rng.random() < 0.4:
+        victim.is_paused = True
+        world.clock.after(rng.randint(5, 200), victim.resume)
+    world.clock.after(rng.randint(0, 20), _accuse, world, victim, FALSE_ALARM)
+
+
+def _want_plan(world: "World", rng: Random, _: "Worker | None") -> None:
+    office, wanted = world.office, world.past.wanted
+    plans = (world.shape.plan, world.shape.other)
+    if office.is_up and wanted in plans:
+        world.count("plans wanted")
+        newest = max((w.position.version for w in world.workers.values()), default=0)
+        at_step = newest + rng.randint(1, 6) if rng.random() < 0.3 else 0
+        plan = plans[1] if wanted == plans[0] else plans[0]
+        office.take(PlanWanted(plan, "another plan", at_step))
+
+
+def _damage_snapshots(world: "World", rng: Random, worker: "Worker | None") -> None:
+    """Parts are gone before the coordinator knows it, cannot be read, or are told of late."""
+    victim = _victim(world, rng, worker)
+    agents = [agent for agent in world.agents.values() if agent.is_alive]
+    if not agents:
+        return
+    agent = world.agent_of(victim.name) if victim is not None else rng.choice(agents)
+    kind = rng.choice(("lost", "damaged", "late"))
+    world.count(f"snapshots {kind}")
+    world.clock.note(f"snapshots of {agent.node} are {kind}")
+    if kind == "late":
+        agent.tell_late_ms = rng.randint(20, 300)
+        return
+    held = sorted({v for arena in agent.arenas.values() for v in arena}, key=lambda v: v.age)
+    hit = held[-rng.randint(1, 3) :]
+    if kind == "damaged":
+        agent.damaged.update(dict.fromkeys(hit))
+    else:
+        agent.lose(hit, rng.randint(0, 100))
+
+
+def _stop(world: "World", rng: Random, _: "Worker | None") -> None:
+    if world.office.is_up:
+        world.count("stops asked for")
+        world.office.take(StopWanted("asked to"))
+
+
+STRIKES: dict[str, Strike] = {
+    "worker": _crash_worker,
+    "node": _crash_node,
+    "coordinator": _crash_coordinator,
+    "disk": _fail_disk,
+    "cut off": _cut_off,
+    "reconnect": _reconnect,
+    "cut": _cut,
+    "pause": _pause,
+    "pause all": _pause_all,
+    "false verdict": _false_verdict,
+    "plan": _want_plan,
+    "snapshots": _damage_snapshots,
+    "stop": _stop,
+}
