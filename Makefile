@@ -9,7 +9,7 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit bench chaos clean
+.PHONY: help setup demo test lint format types unit bench chaos browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -48,7 +48,7 @@ types: setup ## mypy, strict
 
 unit: setup ## the tests alone
 	@echo "== pytest"
-	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos" --retry-processes
+	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not browser" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \
@@ -65,6 +65,10 @@ chaos: setup ## fault runs with real processes
 	@$(BIN)/pytest -q -m chaos; code=$$?; \
 	if [ $$code = 5 ]; then echo "chaos: there are no fault runs yet"; code=0; fi; \
 	exit $$code
+
+browser: setup ## the page of a run in a real chromium; skipped where there is none
+	@echo "== pytest -m browser"
+	@$(BIN)/pytest -q -m browser
 
 clean: ## remove .venv, caches and build outputs
 	@rm -rf $(VENV) .venv-peers build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

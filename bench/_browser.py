@@ -118,8 +118,11 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def picture(self) -> bytes:
-        """PNG of the whole page."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        """PNG of the whole page, in a window as high as it: what is not seen is not painted."""
+        width, height = self.ask("[innerWidth, document.documentElement.scrollHeight]")
+        self.resize(width, height)
+        self.ask("new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))")
+        answer = self.call("Page.captureScreenshot")
         return base64.b64decode(answer["data"])
 
     def problems(self) -> list[str]:

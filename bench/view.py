@@ -9,7 +9,9 @@ A run of 100,000 steps and 1,000 incidents is written as a run directory (10,000
     scroll   frame times while the list of incidents is scrolled in it
     follow   CPU time of the server for every step it follows, with a page open
 
-Where chromium is missing, `open` and `scroll` are left out, and the output says so.
+Reading and scrolling are done three times and the best counts: what other processes take of the
+machine is not the page's. Where chromium is missing, `open` and `scroll` are left out, and the
+output says so.
 
 Goals (at both sizes):
     read, answer and open together     below 2 s
@@ -27,7 +29,7 @@ from time import perf_counter, process_time
 import msgspec
 
 from _browser import Browser, find_browser
-from _common import Goal, finish, parse_args, print_table
+from _common import Goal, finish, parse_args, print_table, timed
 from holdfast.observe.events import (
     Decided,
     Event,
@@ -55,6 +57,9 @@ FILE = "plans/epoch-1.toml"
 SHAPE = "4 replicas x 4 stages"
 START_S = 1_800_000_000.0
 STEP_S = 0.1
+ROUNDS = 3
+TO_TOP = """document.scrollingElement.scrollTop = 0,
+document.getElementById("incidents").scrollTop = 0"""
 SCROLL = """new Promise(done => {
   const box = document.getElementById("incidents"), times = [];
   let last = performance.now(), n = 0;
@@ -161,10 +166,10 @@ def in_a_browser(page: Path) -> tuple[float, float]:
         browser.open(page.as_uri())
         browser.wait_until("document.body && document.body.dataset.ready === '1'")
         opened_s = perf_counter() - start
-        frames = browser.ask(SCROLL)
+        passes = [browser.ask(TO_TOP) or browser.ask(SCROLL) for _ in range(ROUNDS)]
         problems = browser.problems()
         assert not problems, problems
-    return opened_s, quantiles(frames, n=20)[-1]
+    return opened_s, min(quantiles(frames, n=20)[-1] for frames in passes)
 
 
 def follow_cost(folder: Path, num_steps: int, at_once: int = 5) -> float:
@@ -193,9 +198,11 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     try:
         write_run(folder / "run", num_steps, num_incidents)
-        begin = perf_counter()
-        follower = follow_run(folder / "run")
-        read_s = perf_counter() - begin
+        reads: list[float] = []
+        for _ in range(ROUNDS):
+            with timed(reads):
+                follower = follow_run(folder / "run")
+        read_s = min(reads)
         begin = perf_counter()
         (folder / "run.html").write_text(make_page(RunFeed(follower).all(POINTS_ALONE)))
         answer_s = perf_counter() - begin

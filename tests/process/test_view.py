@@ -34,4 +34,5 @@ def test_a_job_is_followed_to_its_end(tmp_path):
     (incident,) = incidents.values()
     assert incident["title"] == "n1.g0 lost (killed)"
     assert incident["faults"] == ["SIGKILL n1.g0"]
+    assert "holdfast_snapshot_step" in metrics
     assert 'holdfast_failures_total{kind="killed"} 1.0' in metrics

@@ -66,7 +66,10 @@ def test_a_live_job_on_the_page(browser, tmp_path):
         assert browser.ask("charts[0].data[0].length") >= 60
         assert browser.ask("document.querySelectorAll('[data-worker]').length") == 4
         browser.ask("document.getElementById('in').click()")
-        browser.wait_until("charts[0].scales.x.min > 0")
+        browser.wait_until("zoom !== null && charts[0].scales.x.max < run.now_s")
+        browser.ask("document.getElementById('all').click()")
+        browser.wait_until("zoom === null && charts[0].scales.x.max >= run.now_s")
+        keep_picture(browser, "view.png")
         assert browser.problems() == []
         assert all(request.startswith((url, "data:")) for request in browser.requests())
 
@@ -88,7 +91,7 @@ def test_a_file_at_two_widths(browser, page, width):
     assert browser.ask(CONTRAST) >= 4.5
     assert browser.problems() == []
     assert [request for request in browser.requests() if not request.startswith("data:")] == [page]
-    keep_picture(browser, f"view-{width}.png")
+    keep_picture(browser, f"{width}.png")
 
 
 def test_dark_colours_have_contrast_too(browser, page):

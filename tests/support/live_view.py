@@ -31,6 +31,10 @@ replicas = 2
 stages = 2
 devices_per_node = 2
 
+[snapshot]
+every = 1
+max_cost = 0.0
+
 [[faults]]
 kind = "SIGKILL"
 target = "n1.g0"

@@ -14,6 +14,7 @@ from holdfast.observe.events import (
     JobEnded,
     PlanStarted,
     Restored,
+    StepDone,
     WorkerLost,
     WorkerRestarted,
     WorkersReady,
@@ -54,10 +55,13 @@ class MadeRun:
 
     def steps(self, number: int) -> "MadeRun":
         for _ in range(number):
-            loss = 5.0 / (1 + 0.01 * self.next_step)
-            self.tell(step(self.next_step, self.step_s, loss), self.step_s)
-            self.next_step += 1
+            self.tell(self._step_done(), self.step_s)
         return self
+
+    def _step_done(self) -> StepDone:
+        loss = 5.0 / (1 + 0.01 * self.next_step)
+        self.next_step += 1
+        return step(self.next_step - 1, self.step_s, loss)
 
     def lose(self, *workers: str, kind: str = "killed", detect_s: float = 0.04) -> "MadeRun":
         """Found lost, decided, recovered, and the step in flight is done."""
@@ -70,11 +74,7 @@ class MadeRun:
         self.epoch += 1
         changed = {"step": self.next_step, "lost": workers, "file": "plans/epoch-1.toml"}
         self.tell(msgspec.structs.replace(RECOVERED, epoch=self.epoch, **changed), 0.15)
-        return self.tell(step(self._took(), self.step_s))
-
-    def _took(self) -> int:
-        self.next_step += 1
-        return self.next_step - 1
+        return self.tell(self._step_done())
 
     def back(self, *workers: str, stall_s: float = 0.02) -> "MadeRun":
         for worker in workers:

@@ -3,8 +3,9 @@
 // without, it asks the server that sent it and listens to its events.
 const $ = (id) => document.getElementById(id);
 const COLUMNS = ["at_s", "step", "loss", "step_time_s", "tokens_per_s"];
-const MARKS = { fault: "#b3261e", lost: "#d1495b", recovery: "#1f7a43", plan: "#1d5fa8", checkpoint: "#8d6a9f" };
+const MARKS = { fault: "#e5484d", lost: "#e8890c", recovery: "#2f9e60", plan: "#3b82f6", checkpoint: "#9d7bd8" };
 const MAX_POINTS = 6000;
+const MAX_LINES = 300;  // of the log; the filter looks at all of it
 let run = null, incidents = [], notes = [], points = null, charts = [], zoom = null, chosen = "";
 let isLive = false;
 
@@ -94,13 +95,13 @@ const marks = () => notes.filter((n) => MARKS[n[2]]);
 const markPlugin = () => ({ hooks: { draw: [(u) => {
   const { left, top, width, height } = u.bbox, drawn = new Set();
   u.ctx.save();
-  u.ctx.lineWidth = devicePixelRatio;
+  u.ctx.lineWidth = 1.5 * devicePixelRatio;
   for (const [at, , kind] of marks()) {
     const x = Math.round(u.valToPos(at, "x", true));
     if (x < left || x > left + width || drawn.has(x + kind)) continue;
     drawn.add(x + kind);
     u.ctx.strokeStyle = MARKS[kind];
-    u.ctx.globalAlpha = kind === "checkpoint" ? 0.35 : 0.6;
+    u.ctx.globalAlpha = kind === "checkpoint" ? 0.5 : 0.8;
     u.ctx.beginPath(); u.ctx.moveTo(x, top); u.ctx.lineTo(x, top + height); u.ctx.stroke();
   }
   u.ctx.restore();
@@ -161,11 +162,12 @@ function withGaps() {
   return found;
 }
 function drawCharts() {
-  const end = Math.max(run.now_s, 1), shown = withGaps();
+  const end = Math.max(run.now_s, 1), shown = withGaps(), first = points.at_s[0] || 0;
+  const start = first > 0.2 * end ? first - 0.02 * end : 0;  // a long start is not drawn
   for (const chart of charts) {
     chart.setData([shown.at_s, shown.step, shown[chart.column]], false);
     chart.batch(() => {
-      chart.setScale("x", { min: zoom ? zoom[0] : 0, max: zoom ? zoom[1] : end });
+      chart.setScale("x", { min: zoom ? zoom[0] : start, max: zoom ? zoom[1] : end });
     });
   }
 }
@@ -273,12 +275,13 @@ function wanted([, , kind, text]) {
   return (kind !== "decision" || $("decisions").checked) && (!words || text.toLowerCase().includes(words));
 }
 function drawLog() {
-  $("log").replaceChildren(...notes.filter(wanted).slice(-2000).reverse().map(logLine));
+  $("log").replaceChildren(...notes.filter(wanted).slice(-MAX_LINES).reverse().map(logLine));
 }
 
 function redraw(changed, newNotes) {
   drawHead(); drawCluster(); drawGoodput(); drawIncidents(changed); drawCheckpoints(); drawCharts();
-  $("log").prepend(...newNotes.filter(wanted).slice(-2000).reverse().map(logLine));
+  $("log").prepend(...newNotes.filter(wanted).slice(-MAX_LINES).reverse().map(logLine));
+  while ($("log").childElementCount > MAX_LINES) $("log").lastElementChild.remove();
 }
 function takeAll(data) {
   run = data.run; incidents = data.incidents; notes = data.notes; points = data.points;

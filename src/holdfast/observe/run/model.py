@@ -226,7 +226,7 @@ class RunModel:
             start_s=between.start_s,
             end_s=self.now_s,
             is_first=between.is_first,
-            is_short=bool(self.workers.missing()),
+            is_short=self.workers.is_short,
             seen_s=between.seen_s,
             decided_s=between.decided_s,
             is_over=between.is_over or between.seen_s is None,

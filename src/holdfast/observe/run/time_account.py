@@ -15,6 +15,8 @@ WINDOW = 31
 """Undisturbed steps that say how long a step usually takes."""
 ENOUGH = 5
 """So many of them are waited for at the beginning."""
+EVERY = 8
+"""Steps between two looks at how long they take."""
 KEPT_STEPS = 10_000
 """A restore goes back by fewer."""
 
@@ -27,6 +29,7 @@ class TimeAccount:
         self._productive_ms: dict[int, float] = {}
         """By step, of the newest: a restore undoes some of them."""
         self._usual_s = 0.0
+        self._num_usual = 0
 
     @property
     def usual_s(self) -> float:
@@ -39,7 +42,9 @@ class TimeAccount:
     def add(self, step: int, interval: StepInterval) -> None:
         if interval.is_usual:
             self._recent.append(interval.seconds)
-            self._usual_s = sorted(self._recent)[len(self._recent) // 2]
+            self._num_usual += 1
+            if self._num_usual % EVERY == 0 or len(self._recent) <= ENOUGH:
+                self._usual_s = sorted(self._recent)[len(self._recent) // 2]
         self._waiting.append((step, interval))
         if len(self._recent) >= ENOUGH:
             self._settle()

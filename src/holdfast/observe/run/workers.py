@@ -90,6 +90,10 @@ class Workers:
             found[worker.state] += 1
         return found
 
+    @property
+    def is_short(self) -> bool:
+        return bool(self._missing)
+
     def missing(self) -> list[str]:
         """Lost and not back."""
         return sorted(self._missing)
