@@ -28,6 +28,7 @@ from holdfast.control.worker_commands import (
     Quiesced,
     Refuse,
     RollForward,
+    RunFinished,
     RunStep,
     SendState,
     StepEnded,
@@ -186,7 +187,7 @@ def test_after_the_last_step_a_recovery_completes_nothing():
     frozen(machine, 2)
     machine.take(recover(2, step=1))
     assert kinds(machine.take(Entered(2))) == [SendState]
-    assert kinds(machine.take(Idle())) == [FinishRun, SendState]
+    assert machine.take(Idle()) == [FinishRun(1)]
 
 
 def test_a_restore_loads_and_enters():
@@ -349,8 +350,8 @@ def test_a_stop_ends_the_step_it_is_agreed_in_and_wins_over_a_switch():
     machine.take(order(3, "change"))
     machine.take(Stop("enough"))
     assert end_step(machine, switch=3, stop=True) == []
-    finish, told = machine.take(Idle())
-    assert finish == FinishRun(1)
+    assert machine.take(Idle()) == [FinishRun(1)]
+    (told,) = machine.take(RunFinished())
     assert told.state.is_done
     assert machine.take(Idle()) == []
     assert machine.take(Void(3))[-1].state.voided == 3
@@ -360,6 +361,7 @@ def test_a_worker_that_has_agreed_to_stop_asks_for_it_again_after_a_recovery():
     machine = started()
     end_step(machine, stop=True)
     machine.take(Idle())
+    machine.take(RunFinished())
     frozen(machine, 2)
     machine.take(recover(2, step=1))
     *_, complete = machine.take(Entered(2))
@@ -369,7 +371,20 @@ def test_a_worker_that_has_agreed_to_stop_asks_for_it_again_after_a_recovery():
 def test_the_last_step_ends_the_run():
     machine = started(num_steps=1)
     end_step(machine)
-    assert machine.take(Idle())[0] == FinishRun(1)
+    assert machine.take(Idle()) == [FinishRun(1)]
+
+
+def test_a_group_that_breaks_at_the_very_end_is_a_failure_like_any_other():
+    """What is measured with others is said before a worker is done."""
+    machine = started(num_steps=1)
+    end_step(machine)
+    machine.take(Idle())
+    *_, told = machine.take(Broke("a peer is gone"))
+    assert (told.state.broken, told.state.is_done) == ("a peer is gone", False)
+    frozen(machine, 2)
+    machine.take(recover(2, step=1))
+    machine.take(Entered(2))
+    assert machine.take(Idle()) == [FinishRun(1)]
 
 
 def test_leaving():

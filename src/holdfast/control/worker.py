@@ -44,6 +44,7 @@ from holdfast.control.worker_commands import (
     Quiesced,
     Refuse,
     RollForward,
+    RunFinished,
     RunStep,
     SendState,
     StepEnded,
@@ -89,6 +90,9 @@ class WorkerMachine:
                 return self._go_on()
             case StepEnded():
                 return self._step_ended()
+            case RunFinished():
+                self.position.done()
+                return [self._state()]
             case Freeze():
                 return self._freeze_received(event)
             case Quiesced():
@@ -123,8 +127,7 @@ class WorkerMachine:
         if is_busy or not position.has_seat or position.is_stopped:
             return []
         if self._stop_agreed or not self._has_step(position.version):
-            position.done()
-            return [FinishRun(position.version), self._state()]
+            return [FinishRun(position.version)]
         position.begin_step()
         return [RunStep(position.version, self.stop_wanted)]
 

@@ -129,7 +129,9 @@ class DropBefore(msgspec.Struct, frozen=True):
 
 
 class FinishRun(msgspec.Struct, frozen=True):
-    """The last step is done: keep the last version, and say so."""
+    """The last step is done: keep the last version, measure what is measured with others, and say
+    so. Answered by RunFinished.
+    """
 
     next_step: int
 
@@ -200,9 +202,15 @@ class StepEnded(msgspec.Struct, frozen=True):
     """Agreed and applied."""
 
 
+class RunFinished(msgspec.Struct, frozen=True):
+    """All is said that a worker has to say at the end."""
+
+
 class LoadFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
-CommandResult = Idle | Quiesced | Broke | ChangeFailed | Entered | StepEnded | LoadFailed
+CommandResult = (
+    Idle | Quiesced | Broke | ChangeFailed | Entered | StepEnded | RunFinished | LoadFailed
+)
 WorkerEvent = WorkerMessage | CommandResult

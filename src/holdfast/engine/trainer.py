@@ -39,6 +39,7 @@ from holdfast.control.worker_commands import (
     Quiesced,
     Refuse,
     RollForward,
+    RunFinished,
     RunStep,
     SendState,
     StepEnded,
@@ -232,6 +233,9 @@ class Trainer:
             case SwitchTo(order=order):
                 self._changes.switch(order)
                 return Entered(order.number)
+            case FinishRun(next_step=next_step):
+                self._finish(next_step)
+                return RunFinished()
             case LoadState(order=order):
                 return self._load(order)
             case Exit():
@@ -254,8 +258,6 @@ class Trainer:
                 self._changes.prepare(order)
             case JoinChange(order=order):
                 self._changes.join(order)
-            case FinishRun(next_step=next_step):
-                self._finish(next_step)
             case _:
                 raise InternalError(f"the trainer cannot carry out {command}")
 

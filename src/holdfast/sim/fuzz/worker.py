@@ -34,6 +34,7 @@ from holdfast.control.worker_commands import (
     Quiesced,
     Refuse,
     RollForward,
+    RunFinished,
     RunStep,
     SendState,
     StepEnded,
@@ -237,6 +238,8 @@ class Worker:
             case RunStep(stop=stop):
                 self.clear_step()
                 self._start(Step(self, None, stop=stop))
+            case FinishRun():
+                self._put(self.machine.take(RunFinished()))
             case SwitchTo(order=order):
                 self.joining.switch(self.position.version)
                 self.world.stage(self, order.number)
