@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from holdfast.control.coordinator import Coordinator
+from holdfast.control.coordinator import REPORTS_MS, Coordinator
 from holdfast.control.deadlines import CALM_MS, SHORTEST_MS
 from holdfast.control.effects import (
     Disconnect,
@@ -223,3 +223,29 @@ def test_the_next_look_is_soon_where_something_waits_for_a_time():
     job.tick(50)
     assert deadline_ms(1200) == 1350
     assert deadline_ms(1345) == 1345 + SHORTEST_MS
+
+
+def test_the_end_waits_for_the_reports_of_the_last_steps():
+    """An agent that comes back says that its workers are done, and then what they reported."""
+    job = Job().begin()
+    job.take(StopWanted())
+    for name, ledger in job.ledgers.items():
+        ledger.version = 1
+        ledger.done()
+        job.tell(name)
+    assert not [e for e in job.effects if isinstance(e, Finish)]
+    for name in ("n0.g0", "n1.g0"):
+        report = StepReport(0, 1, 0.5, 2.0, 1.0, 64, 1e-3, True)
+        job.take(StepReported(job.member(name), report))
+    assert [e.version for e in job.effects if isinstance(e, Finish)] == [1]
+
+
+def test_reports_that_never_come_are_not_waited_for_long():
+    job = Job().begin()
+    job.take(StopWanted())
+    for name, ledger in job.ledgers.items():
+        ledger.version = 1
+        ledger.done()
+        job.tell(name)
+    job.tick(REPORTS_MS)
+    assert [e.version for e in job.effects if isinstance(e, Finish)] == [1]

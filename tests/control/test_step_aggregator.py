@@ -208,3 +208,31 @@ def test_a_successor_counts_steps_again_that_were_undone_and_not_redone(step_epo
     ledger.rewind(4, 7)
     ledger.resume(Recorded(next_step=6, step_epoch=step_epoch, epoch=7))
     assert (ledger.next_step, ledger.epoch) == (next_step, 7)
+
+
+def restored_at(job, step):
+    """Two workers; A has done step 3 alone when state is restored at `step`, in epoch 7."""
+    ledger = StepAggregator(next_step=3)
+    ledger.begin(epoch(1, job.plans[0].plan, "start"))
+    ledger.add_step(A, report(3, epoch=1))
+    ledger.rewind(step, 7)
+    assert ledger.begin(epoch(7, job.plans[0].plan, "restore", before=1)) == []
+    events = []
+    for worker in (A, B):
+        events += ledger.add_change(worker, RestoreReport(step, 7, 0.5, 0.1, {}))
+    return ledger, events
+
+
+def test_a_step_that_was_restored_from_needs_no_more_reports(job):
+    """B had not done step 3, and never does: the job goes on from A's snapshot of it."""
+    ledger, (restored, done) = restored_at(job, 4)
+    assert isinstance(restored, EpochEntered)
+    assert done.report.step == 3
+    assert ledger.next_step == 4
+
+
+def test_steps_whose_reports_are_lost_are_passed_over(job):
+    ledger, (_, done) = restored_at(job, 6)
+    assert (done.report.step, ledger.next_step) == (3, 4)
+    assert ledger.add_step(A, report(6, epoch=7)) == []
+    assert [e.report.step for e in ledger.add_step(B, report(6, epoch=7))] == [6]

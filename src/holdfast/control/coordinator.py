@@ -59,6 +59,8 @@ WATCH_MS = 100
 """How often, at most, hangs are looked for and agents are told which steps are recorded."""
 
 
+REPORTS_MS = 1000
+"""How long the end of a job waits for reports of its last steps."""
 LAST_WRITE_MS = 60_000
 """How long the end of a job waits for its last checkpoint."""
 
@@ -93,6 +95,8 @@ class Coordinator:
         self._looked_ms = self._watched_ms = self._num_recorded = 0
         self._last_write_ms: int | None = None
         """Until when the last checkpoint is awaited; None: it is not."""
+        self._done_ms: int | None = None
+        """Since when all members are done; None: they are not."""
 
     @property
     def term(self) -> int:
@@ -374,8 +378,13 @@ class Coordinator:
         desk = self._desk
         last = desk.past.last
         if last is None or desk.round is not None or desk.standing.undone:
+            self._done_ms = None
             return
-        desk.finish(min(state.version for state in self._seated().values()))
+        if self._done_ms is None:
+            self._done_ms = desk.now_ms
+        version = min(state.version for state in self._seated().values())
+        if desk.steps.next_step >= version or desk.now_ms - self._done_ms >= REPORTS_MS:
+            desk.finish(version)
 
     def _say_the_end(self, ended: Ended) -> None:
         """A successor says it again: the launcher may not know."""

@@ -219,21 +219,41 @@ class StepAggregator:
         return sorted(names)
 
     def _next_steps(self) -> list[JobEvent] | None:
-        reports = self._steps.get(self.next_step, {})
-        if not reports:
-            return None
-        number = next(iter(reports.values())).epoch
-        epoch = self._epochs.get(number)
-        if epoch is None or number > self.epoch:
-            return None
-        if not self._is_complete(number, epoch.plan.workers, reports):
-            return None
-        step = self.next_step
+        if not self._is_reported(self.next_step):
+            return self._pass_over()
+        step, reports = self.next_step, self._steps[self.next_step]
         self.next_step += 1
         del self._steps[step]
         self._sums = {key: value for key, value in self._sums.items() if key[0] != step}
         first = next(iter(reports.values()))
         return [StepCompleted(first, max(report.seconds for report in reports.values()))]
+
+    def _is_reported(self, step: int) -> bool:
+        """By all that are waited for: none but the first, where the job went on from a later step
+        since. A worker that had not done it when state was restored never does.
+        """
+        reports = self._steps.get(step, {})
+        if not reports:
+            return False
+        number = next(iter(reports.values())).epoch
+        epoch = self._epochs.get(number)
+        if epoch is None or number > self.epoch:
+            return False
+        return step < self._final or self._is_complete(number, epoch.plan.workers, reports)
+
+    @property
+    def _final(self) -> int:
+        """The job has gone on from this step, and all have seen it."""
+        return max((s for order, s in self._undone.items() if order <= self.epoch), default=0)
+
+    def _pass_over(self) -> list[JobEvent] | None:
+        """Steps before that of which all reports went with their nodes."""
+        later = [step for step in sorted(self._steps) if step > self.next_step]
+        is_lost = self.next_step < self._final and not self._steps.get(self.next_step)
+        if not is_lost or not any(self._is_reported(step) for step in later):
+            return None
+        self.next_step = min(self._final, later[0])
+        return []
 
     def _compare_checksums(self, worker: str, report: StepReport) -> None:
         for key, value in report.checksums.items():

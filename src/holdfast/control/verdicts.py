@@ -27,6 +27,8 @@ from holdfast.plan.workers import node_of
 def judge(desk: CoordinatorState) -> None:
     for member, reason in list(desk.gone.items()):
         fence(desk, member, reason)
+        if not any(other.name == member.name for other in desk.roster.states):
+            desk.happened(desk.steps.lose(member.name))
     desk.gone.clear()
     found = suspects(desk)
     desk.spared = {member: why for member, why in desk.spared.items() if member in found}

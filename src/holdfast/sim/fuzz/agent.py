@@ -4,12 +4,22 @@ coordinator, which comes and goes.
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.control.effects import Kill, NodeMessage, Send, Start, ToAllNodes, ToNode
+from holdfast.control.effects import (
+    Kill,
+    NodeMessage,
+    Send,
+    Start,
+    StepsRecorded,
+    ToAllNodes,
+    ToNode,
+)
 from holdfast.control.facts import (
     Beat,
+    EpochReported,
     Fact,
     NodeConnected,
     ProgressPlace,
+    StepReported,
     WorkerExited,
     WorkerTold,
 )
@@ -43,6 +53,8 @@ class SimulatedAgent:
         """Versions that turn out to be unreadable here when they are loaded."""
         self.tell_late_ms = 0
         """How long it takes until the coordinator is told what is held."""
+        self.unrecorded: list[StepReported | EpochReported] = []
+        """What workers have reported and the run log may not have."""
         self.connection: SimulatedConnection | None = None
         self._started: dict[str, int] = {}
         self._stopped: dict[str, int] = {}
@@ -75,6 +87,8 @@ class SimulatedAgent:
         )
         self.world.office.expect(self.node, link)
         self._tell(hello)
+        for fact in self.unrecorded:
+            self._tell(fact)
 
     def disconnect(self) -> None:
         if self.connection is not None and self.connection.is_open:
@@ -180,9 +194,13 @@ class SimulatedAgent:
         """What a worker says that is not its state."""
         if self.is_alive:
             self._tell(fact)
+        if isinstance(fact, StepReported | EpochReported):
+            self.unrecorded.append(fact)
 
     def _follow(self, message: NodeMessage) -> None:
         match message:
+            case StepsRecorded(step=step):
+                self.unrecorded = [fact for fact in self.unrecorded if fact.report.step >= step]
             case DropArenas(version=version, plan=plan):
                 self._drop(version, plan)
             case Copy(version=version, plan=plan):
@@ -253,6 +271,7 @@ class SimulatedAgent:
                 self.world.kill(worker, "its node died")
         self.workers, self.states, self.arenas, self._started = {}, {}, {}, {}
         self.damaged, self.tell_late_ms = {}, 0
+        self.unrecorded = []
         if self.connection is not None and self.connection.is_open:
             self.connection.close()
             self.world.office.lost(self.node, self.connection)

@@ -4,6 +4,8 @@ its journal.
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
     Disconnect,
@@ -20,9 +22,11 @@ from holdfast.control.effects import (
     ToNode,
 )
 from holdfast.control.facts import Beat, Fact, NodeConnected, NodeDead, NodeLost, Tick, WorkerTold
+from holdfast.control.job_events import EpochEntered, JobEvent, StepCompleted
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.settings import ControlSettings
 from holdfast.control.snapshots.messages import NodeHolds, Unloadable
+from holdfast.control.step_aggregator import Recorded
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.memory import KnownMemory
 from holdfast.sim.fuzz.network import SimulatedConnection
@@ -48,6 +52,8 @@ class Office:
         self.failed = ""
         self.is_finished = False
         self.coordinator: Coordinator | None = None
+        self.recorded = Recorded(next_step=settings.first_step)
+        """How far the run log goes."""
         self.known = KnownMemory(world.memories)
         self._links: dict[str, SimulatedConnection] = {}
         self._life = 0
@@ -61,7 +67,7 @@ class Office:
             return
         self.is_up = True
         self._life += 1
-        self.coordinator = Coordinator(self.settings, list(self.journal))
+        self.coordinator = Coordinator(self.settings, list(self.journal), self.recorded)
         self.known = KnownMemory(self.world.memories)
         self.world.reopened(self.coordinator)
         self._tick(self._life)
@@ -135,6 +141,17 @@ class Office:
         self.successor_ms = 0
         self.crash()
 
+    def _log(self, event: JobEvent) -> None:
+        """The run log is as durable as the journal."""
+        match event:
+            case StepCompleted(report=report):
+                self.world.logged(report)
+                step, epoch = report.step + 1, report.epoch
+                changes = {"next_step": step, "step_epoch": epoch}
+                self.recorded = msgspec.structs.replace(self.recorded, **changes)
+            case EpochEntered(number=number):
+                self.recorded = msgspec.structs.replace(self.recorded, epoch=number)
+
     def _remember(self, fact: Fact) -> None:
         """What the coordinator is told of snapshots."""
         match fact:
@@ -166,8 +183,8 @@ class Office:
                     self._to_node(node, effect)
             case Disconnect(node=node):
                 self._hang_up(node)
-            case Happened():
-                pass
+            case Happened(event=event):
+                self._log(event)
             case Finish():
                 self.is_finished = True
             case Fail(reason=reason):

@@ -18,6 +18,7 @@ from holdfast.sim.fuzz.promises.no_undo import NoUndo
 from holdfast.sim.fuzz.promises.one_history import OneHistory
 from holdfast.sim.fuzz.promises.progress import ProgressChecker
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
+from holdfast.sim.fuzz.promises.run_log import CompleteRunLog
 from holdfast.sim.fuzz.promises.same_updates import SameUpdates
 from holdfast.sim.fuzz.shapes import JobShape, draw_shape
 from holdfast.sim.fuzz.world import World, WorldDelays
@@ -124,6 +125,7 @@ def make_world(seed: int, plan: RunPlan, extra: tuple[Checker, ...] = ()) -> tup
         ProgressChecker(),
         CoordinatorLoss(plan.only_coordinator),
         NoSplit(),
+        CompleteRunLog(),
         NoFalseAlarm(),
         Coverage(),
         *extra,

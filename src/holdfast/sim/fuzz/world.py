@@ -11,12 +11,14 @@ import msgspec
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import WorkerMessage
+from holdfast.control.facts import EpochReported, StepReported
 from holdfast.control.journal_entries import JournalEntry, Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import Order, read_plan
 from holdfast.control.report import Member, Outcome
 from holdfast.control.settings import ControlSettings
 from holdfast.control.snapshots.messages import Unloadable
+from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.agent import SimulatedAgent
 from holdfast.sim.fuzz.board import Board
@@ -31,6 +33,9 @@ from holdfast.sim.fuzz.values import Values
 from holdfast.sim.fuzz.worker import Worker
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.share import plan_digest
+
+STEP_S = 0.05
+"""What workers say that a step takes; no promise is about it."""
 
 
 class WorldDelays(msgspec.Struct, frozen=True):
@@ -248,10 +253,18 @@ class World:
 
     # State
 
+    def logged(self, report: StepReport) -> None:
+        """A step is written to the run log."""
+        for checker in self.checkers:
+            checker.logged(self, report)
+
     def entered(self, worker: Worker, order: Order) -> None:
         self.happened("restored" if order.kind == "restore" else "entered", worker)
         for checker in self.checkers:
             checker.entered(self, worker, order)
+        if order.kind != "start" and (worker.position.has_seat or order.kind == "change"):
+            report = epoch_report(order, worker.position.version)
+            self.agent_of(worker.name).report(EpochReported(worker.member, report))
 
     def agreed(self, outcome: Outcome, losses: tuple[int, ...]) -> None:
         self.losses[outcome.loss] = losses
@@ -275,6 +288,7 @@ class World:
         }
         for checker in self.checkers:
             checker.applied(self, worker, outcome)
+        self.agent_of(worker.name).report(StepReported(worker.member, _step_report(outcome)))
 
     def result_for(self, worker: Worker, element: Element) -> int:
         return worker.last_results[element]
@@ -329,3 +343,25 @@ class World:
     def _contents(self, version: Version, plan: str) -> list[ArenaContent]:
         agents = self.agents.values()
         return [content for agent in agents for content in agent.read(version, plan)]
+
+
+def _step_report(outcome: Outcome) -> StepReport:
+    return StepReport(
+        step=outcome.step,
+        epoch=outcome.epoch,
+        seconds=STEP_S,
+        loss=outcome.loss,
+        norm=outcome.norm,
+        num_tokens=outcome.num_tokens,
+        learning_rate=outcome.rate_factor,
+        applied=outcome.applied,
+    )
+
+
+def epoch_report(order: Order, version: int) -> ChangeReport | RecoveryReport | RestoreReport:
+    """What a worker reports when it has entered an order."""
+    if order.kind == "change":
+        return ChangeReport(version, order.number, 0.0, 0, 0, 0)
+    if order.kind == "restore":
+        return RestoreReport(version, order.number, 0.0, 0.0, {})
+    return RecoveryReport(version, order.number, 0.0, 0, False)

@@ -7,7 +7,7 @@ from support.mutants import plant
 
 
 def with_lost_state():
-    world = at_version(make(OneHistory(), seed=2), 6)
+    world = at_version(make(OneHistory(), seed=4), 6)
     for name in ("n0.g0", "n2.g0"):
         world.kill(worker(world, name), "SIGKILL")
     return world

@@ -7,6 +7,7 @@ from holdfast.control.effects import WorkerMessage
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
+from holdfast.control.worker_reports import StepReport
 from holdfast.sim.fuzz.layout import Element, SymbolicLayout
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Checker:
 
     def applied(self, world: "World", worker: "Worker", outcome: Outcome) -> None:
         """Its state has changed; its books say so in a moment."""
+
+    def logged(self, world: "World", report: StepReport) -> None:
+        """A step is written to the run log: all who have a seat have reported it."""
 
     def entered(self, world: "World", worker: "Worker", order: Order) -> None:
         """A worker is in a new epoch."""

@@ -1,0 +1,42 @@
+import pytest
+
+from holdfast.control.facts import StopWanted
+from holdfast.control.step_aggregator import StepAggregator
+from holdfast.sim.fuzz.promises.promise import Violation
+from holdfast.sim.fuzz.promises.run_log import CompleteRunLog
+from support.fuzz_worlds import at_version, make, until, worker
+
+
+def run_to_the_end(*names):
+    """These workers are killed on the way."""
+    world = at_version(make(CompleteRunLog()), 4)
+    for name in names:
+        world.kill(worker(world, name), "SIGKILL")
+    at_version(world, 10)
+    world.office.take(StopWanted("enough"))
+    until(world, lambda: world.office.is_finished)
+    for checker in world.checkers:
+        checker.finished(world)
+    return world
+
+
+@pytest.mark.parametrize("names", [(), ("n0.g0",), ("n0.g0", "n2.g0")])
+def test_every_step_is_logged(names):
+    world = run_to_the_end(*names)
+    assert world.office.recorded.next_step == world.past.ended.version
+
+
+def test_an_epoch_that_never_begins_in_it_is_seen(monkeypatch):
+    monkeypatch.setattr(StepAggregator, "add_change", lambda *_: [])
+    with pytest.raises(Violation, match="the run log has"):
+        run_to_the_end("n0.g0")
+
+
+def test_a_step_that_is_passed_over_is_seen(monkeypatch):
+    add = StepAggregator.add_step
+    monkeypatch.setattr(
+        StepAggregator, "add_step", lambda s, w, r: [] if r.step == 2 else add(s, w, r)
+    )
+    monkeypatch.setattr(StepAggregator, "_final", 100)
+    with pytest.raises(Violation, match="2 is next"):
+        run_to_the_end()
