@@ -16,7 +16,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from math import isfinite
+from typing import Any
 
 from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
@@ -81,10 +84,25 @@ def normalise_flags(argv: Sequence[str]) -> list[str]:
     return tokens
 
 
+def flags_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what a command is called with; options may stand in groups."""
+    for name, value in arguments.items():
+        if is_dataclass(value):
+            yield from flags_of(vars(value))
+        else:
+            yield name, value
+
+
 def run(argv: Sequence[str], app: App) -> int:
     """Run one command; its errors pass through as exceptions."""
+    tokens = normalise_flags(argv)
+    _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    for name, value in flags_of(bound.arguments):
+        if isinstance(value, float) and not isfinite(value):
+            flag = "--" + name.replace("_", "-")
+            raise HoldfastError(f"{flag} {value}: a finite number is needed", exit_code=EXIT_USAGE)
     result = app(
-        normalise_flags(argv),
+        tokens,
         exit_on_error=False,
         print_error=False,
         result_action="return_value",

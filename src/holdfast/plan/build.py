@@ -7,6 +7,9 @@ from holdfast.plan.plan import Limits, Plan, Route, Schedule, Stage, StateBytes,
 from holdfast.plan.units import Unit, share
 from holdfast.plan.workers import worker_grid
 
+MAX_NUMBER = 1_000_000
+"""Of workers and of micro-batches: more is a slip of the keyboard, and would take hours."""
+
 
 def regular_plan(
     units: Sequence[Unit],
@@ -41,6 +44,12 @@ def regular_plan(
     for name, degree in degrees.items():
         if degree < 1:
             raise HoldfastError(f"{name} = {degree}: at least 1 is needed")
+    for name, number in (
+        ("workers", replicas * stages * tensor * shard),
+        ("micro-batches", micro_batches or 0),
+    ):
+        if number > MAX_NUMBER:
+            raise HoldfastError(f"{number} {name}: a plan has {MAX_NUMBER} at most")
     axes = tuple((name, degrees[name]) for name in ("shard", "tensor") if degrees[name] > 1)
     seats = shard * tensor
     names = (

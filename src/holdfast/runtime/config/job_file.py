@@ -82,7 +82,7 @@ class JobSection(Section, frozen=True, kw_only=True):
 class ModelSection(Section, frozen=True, kw_only=True):
     preset: str = "llama-tiny"
     dim: Size | None = None
-    num_layers: Degree | None = None
+    num_layers: Annotated[int, Meta(ge=1, le=4096)] | None = None
     num_heads: Degree | None = None
     num_kv_heads: Degree | None = None
     hidden: Size | None = None
@@ -129,7 +129,7 @@ class DataSection(Section, frozen=True, kw_only=True):
     seq_len: Size = 32
     rows: Degree = 2
     """Sequences in a micro-batch."""
-    micro_batches: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    micro_batches: Annotated[int, Meta(ge=0, le=65_536)] = 0
     """Of one step, over all replicas; 0 = as many as the first plan has."""
     shortest: Annotated[int, Meta(ge=0, le=10**7)] = 0
     """Lengths vary from here to seq_len; 0 = all are seq_len."""

@@ -7,6 +7,7 @@ CUDA or goes on from a checkpoint of another program, so a wrong job is refused 
 
 import re
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ from holdfast.runtime.launch.check_settings import check_data, check_settings
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.resume import check_same_model, check_same_tensors, earlier_job
 from holdfast.snapshot.disk.checkpoints import choose_checkpoint
+
+MAX_WORKERS = 4096
 
 
 def prepare_job(config: JobConfig) -> Job:
@@ -164,6 +167,12 @@ def build_plan(
 def _plan_from_degrees(section: ParallelSection, units: tuple[Unit, ...], count: int) -> Plan:
     if section.schedule == EXPLICIT:
         raise HoldfastError("an explicit schedule has one line per worker: write it in a plan file")
+    degrees = (section.replicas, section.stages, section.tensor, section.shard)
+    if prod(degrees) > MAX_WORKERS:
+        raise HoldfastError(
+            f"{' x '.join(map(str, degrees))} are {prod(degrees)} workers; a job on one machine "
+            f"has {MAX_WORKERS} at most"
+        )
     return regular_plan(
         units,
         replicas=section.replicas,

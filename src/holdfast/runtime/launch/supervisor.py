@@ -95,7 +95,7 @@ class Supervisor:
         self._signals = SignalBox()
         self._selector.register(fork_server, selectors.EVENT_READ, self._receive_fork_notice)
         self._selector.register(light_server, selectors.EVENT_READ, self._receive_light_fork_notice)
-        self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._hear_signals)
+        self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._receive_signals)
 
     # Starting.
 
@@ -103,7 +103,7 @@ class Supervisor:
         """On a bound socket that stays here: whoever connects meanwhile waits in it."""
         self._coordinator = self._start("coordinator", StartOf(spec=spec), listener.fileno())
         self._selector.register(
-            self._coordinator.socket, selectors.EVENT_READ, self._hear_coordinator
+            self._coordinator.socket, selectors.EVENT_READ, self._receive_from_coordinator
         )
 
     def start_agent(self, spec: AgentSpec) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
                 notices += key.data()
         return notices
 
-    def _hear_signals(self) -> Iterator[SupervisorNotice]:
+    def _receive_signals(self) -> Iterator[SupervisorNotice]:
         return (Signalled(number) for number in self._signals.drain())
 
     def _receive_fork_notice(self) -> Iterator[SupervisorNotice]:
@@ -172,7 +172,7 @@ class Supervisor:
         if coordinator is not None and coordinator.ticket == ticket:
             # What it said before it ended comes first.
             while coordinator.socket.fileno() >= 0:
-                yield from self._hear_coordinator()
+                yield from self._receive_from_coordinator()
             self._coordinator = None
             yield CoordinatorLost(how)
         for node, agent in list(self._agents.items()):
@@ -181,7 +181,7 @@ class Supervisor:
                 del self._agents[node]
                 yield AgentLost(node, how)
 
-    def _hear_coordinator(self) -> Iterator[SupervisorNotice]:
+    def _receive_from_coordinator(self) -> Iterator[SupervisorNotice]:
         child = self._coordinator
         if child is None or child.socket.fileno() < 0:
             return
