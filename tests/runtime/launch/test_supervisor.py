@@ -85,7 +85,8 @@ def test_the_last_words_of_a_coordinator_come_before_its_end(people, tiny_job, t
     )
     with bind("127.0.0.1", 0) as listener:
         people.start_coordinator(spec, listener)
-        while not (run_dir / "control.jsonl").exists():
+        journal = run_dir / "control.jsonl"
+        while not (journal.exists() and journal.stat().st_size):  # it has taken its term
             people.wait(time.monotonic() + 0.02)
         os.kill(pid_of(people, people._coordinator), signal.SIGKILL)
         assert wait_for(people, CoordinatorLost).how == "was killed by SIGKILL"
