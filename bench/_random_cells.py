@@ -1,4 +1,4 @@
-"""Random clusters with random faults, for the planner: shapes, sizes and situations nobody chose.
+"""Random clusters with random faults, for the planner: shapes, sizes and situations by chance.
 
 A cell is kept if the healthy plan fits its devices and the faults leave a live copy of everything:
 what happens otherwise is tested by the fixed grid.

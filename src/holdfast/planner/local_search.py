@@ -98,7 +98,7 @@ def _improved(view: SearchView, sketch: Sketch) -> Sketch | None:
     ends = [cost.compute_time(k, m, kind) for k, m in zip(kinds, sketch.counts, strict=True)]
     last = max(range(len(ends)), key=lambda n: (ends[n], -n))
     if sum(k == kinds[last] for k in kinds) > len(kinds) // 2 > 1:
-        return None  # most pipelines are like that: this is no exception to be mended
+        return None  # most pipelines are like that: this is no exception to be repaired
     count = sketch.counts[last]
     pace = _slowest(view, sketch.pipes[last])
     options = [

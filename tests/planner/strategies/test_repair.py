@@ -1,4 +1,4 @@
-"""Every hit pipeline mended for itself."""
+"""Every hit pipeline repaired by itself."""
 
 from holdfast.planner.strategies.repair import (
     cut_in_two,

@@ -127,11 +127,11 @@ def oobleck(view: SearchView) -> Iterator[Proposal]:
     small; batches by integer programme.
     """
     yield from _carry_on(view)
-    yield from _mended(view, "template", shorten)
+    yield from _repaired(view, "template", shorten)
     yield from _regrouped(view)
 
 
-def _mended(
+def _repaired(
     view: SearchView, name: str, function: Callable[..., Pipe | None]
 ) -> Iterator[Proposal]:
     if not view.touched:
@@ -178,7 +178,7 @@ def resihp(view: SearchView) -> Iterator[Proposal]:
     """Tensor groups of a power of two, one partition for all replicas, micro-batches migrate."""
     view.powers = True
     yield from _carry_on(view)
-    yield from _mended(view, "exclude", shrink_in_place)
+    yield from _repaired(view, "exclude", shrink_in_place)
     yield from cut_alike(view)
     yield from migrate(view)
     yield from reroute(view)
@@ -191,7 +191,7 @@ def malleus(view: SearchView) -> Iterator[Proposal]:
     view.powers = True
     yield from _carry_on(view)
     for function in (shrink, split_off):
-        yield from _mended(view, "regroup", function)
+        yield from _repaired(view, "regroup", function)
     if not view.roster.loose:
         yield from arrange(view)
 
@@ -202,4 +202,4 @@ def ft_hsdp(view: SearchView) -> Iterator[Proposal]:
     for proposal in repair_pipelines(view):
         if proposal.strategy == "drop the replica":
             yield proposal
-    yield from _mended(view, "drop", drop)
+    yield from _repaired(view, "drop", drop)

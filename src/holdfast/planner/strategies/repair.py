@@ -1,4 +1,4 @@
-"""Mend every broken or slowed pipeline for itself: smaller teams, spares, fewer stages.
+"""Repair every broken or slowed pipeline by itself: smaller teams, spares, fewer stages.
 
 Pipelines do not touch each other, so each takes the variant that is fastest for it. Left-over
 workers of a team stay on their node as spares, or form a small stage of their own.
@@ -12,8 +12,8 @@ from holdfast.planner.pipelines import Pipe, Team
 from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.strategies.pools import two_teams, useful
 
-Mend = Callable[[SearchView, Pipe, str, list[str]], Pipe | None]
-"""(view, pipeline, schedule, spares still free) -> the mended pipeline; spares used are removed."""
+Repair = Callable[[SearchView, Pipe, str, list[str]], Pipe | None]
+"""(view, pipeline, schedule, spares still free) -> the repaired pipeline; used spares are taken."""
 
 
 def shrink(view: SearchView, pipe: Pipe, kind: str, _: list[str]) -> Pipe | None:
@@ -137,7 +137,7 @@ def _elsewhere(view: SearchView, spares: list[str], near: list[str], wanted: int
     return best[:wanted]
 
 
-MENDS: tuple[tuple[str, str, Mend], ...] = (
+REPAIRS: tuple[tuple[str, str, Repair], ...] = (
     ("use a spare", "spares take the seats of the dead and the slow", fill),
     ("shrink", "teams go on with the workers that make them fastest, units follow", shrink),
     ("shrink in place", "teams go on smaller and keep their units", shrink_in_place),
@@ -155,7 +155,7 @@ def repair_pipelines(view: SearchView) -> Iterator[Proposal]:
         return
     for kind in view.schedules:
         variants: dict[int, list[Pipe]] = {n: [] for n in hit}
-        for name, reason, function in MENDS:
+        for name, reason, function in REPAIRS:
             if function is fill and not view.spares:
                 continue
             spares = list(view.spares)

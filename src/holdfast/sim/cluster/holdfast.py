@@ -19,8 +19,8 @@ CARD = SystemCard(
     rule="the planner's best candidate by expected useful throughput until the next change; "
     "joiners catch up in the background",
     source="planner/decision.py, detect/progress.py",
-    limits="the planner is asked about a part of the cluster and always from the undisturbed plan, "
-    "its own best, to whose pace it is compared; group and joining times are assumed",
+    limits="the planner is asked for its quick answer (one round of search) about a part of the "
+    "cluster, always from the undisturbed plan; group and joining times are assumed",
 )
 
 
