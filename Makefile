@@ -9,7 +9,7 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit bench chaos browser clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,8 @@ $(STAMP): pyproject.toml requirements-dev.txt
 demo: setup ## run the demonstration
 	@$(BIN)/holdfast demo
 
+check: lint types pure ## lint, types and the tests of the pure packages: quick, while one works
+
 test: lint types unit ## everything a change must pass: lint, types, tests
 
 lint: setup ## ruff: rules and format
@@ -45,6 +47,12 @@ format: setup ## ruff: fix what can be fixed, and format
 types: setup ## mypy, strict
 	@echo "== mypy"
 	@$(BIN)/mypy --no-error-summary
+
+PURE := plan schedule planner control detect sim tidy
+
+pure: setup
+	@echo "== pytest, pure packages"
+	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not process and not slow" $(PURE:%=tests/%)
 
 unit: setup ## the tests alone
 	@echo "== pytest"

@@ -91,9 +91,9 @@ DIRECTIONS = {
         "plan engine", None, "a model is a list of units made from the engine's parts"
     ),
     "runtime": direction(
-        "plan schedule planner control detect snapshot engine observe models",
+        "plan schedule control snapshot engine observe models",
         None,
-        "it puts the processes together",
+        "it moves messages, time and files; the planner and the detector are asked by control",
     ),
     "cli": direction(
         "plan schedule planner control detect snapshot engine observe models runtime sim",
