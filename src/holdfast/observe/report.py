@@ -29,7 +29,7 @@ class IncidentSummary(msgspec.Struct, frozen=True, kw_only=True):
     """That ran again."""
     steps_redone: int
     whole_after_s: float | None
-    """Until all workers were back; None: they are not."""
+    """With the stall, until all workers were back; None: they are not."""
     costs_s: dict[str, float]
     faults: tuple[str, ...] = ()
     """Those on purpose that led to it."""
@@ -150,7 +150,6 @@ def _step_numbers(run: RunModel) -> dict[str, Any]:
 
 
 def _summary(incident: Incident, started_s: float) -> IncidentSummary:
-    whole = incident.whole_s
     return IncidentSummary(
         kind=incident.kind,
         what=incident.title,
@@ -161,7 +160,7 @@ def _summary(incident: Incident, started_s: float) -> IncidentSummary:
         stall_s=incident.stall_s,
         micro_batches=incident.micro_batches,
         steps_redone=incident.steps_redone,
-        whole_after_s=None if whole is None else whole - incident.at_s,
+        whole_after_s=incident.whole_after_s,
         costs_s=incident.costs_s,
         faults=tuple(incident.faults),
     )

@@ -31,6 +31,7 @@ def test_a_worker_is_killed_and_comes_back():
     assert (incident.kind, incident.micro_batches, incident.missing) == ("recovery", 2, [])
     assert incident.stall_s == pytest.approx(0.11)
     assert incident.whole_s == pytest.approx(incident.over_s + 0.51)
+    assert incident.whole_after_s == pytest.approx(0.62)
     assert model.longest_stall_s() == pytest.approx(0.11)
     assert model.workers.missing() == []
 

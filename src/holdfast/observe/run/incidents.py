@@ -47,6 +47,15 @@ class Incident(msgspec.Struct, kw_only=True):
         return self.over_s is None
 
     @property
+    def whole_after_s(self) -> float | None:
+        """From when the next step should have ended until all workers were back; None: not yet."""
+        if self.whole_s is None:
+            return None
+        if self.over_s is None:
+            return self.whole_s - self.at_s
+        return max(self.whole_s, self.over_s) - self.over_s + self.stall_s
+
+    @property
     def title(self) -> str:
         if self.kind == COORDINATOR:
             return "the coordinator was lost"

@@ -126,7 +126,7 @@ def unsettled(run: RunModel) -> list[int]:
 
 
 def _incident(incident: Incident, started_s: float) -> dict[str, Any]:
-    over, whole = incident.over_s, incident.whole_s
+    over = incident.over_s
     return {
         "number": incident.number,
         "at_s": incident.at_s - started_s,
@@ -142,7 +142,7 @@ def _incident(incident: Incident, started_s: float) -> dict[str, Any]:
         "steps_redone": incident.steps_redone,
         "stall_s": incident.stall_s,
         "over_s": None if over is None else over - started_s,
-        "whole_after_s": None if whole is None else whole - incident.at_s,
+        "whole_after_s": incident.whole_after_s,
         "missing": incident.missing,
         "costs_s": incident.costs_s,
         "plan_before": incident.file_before,
