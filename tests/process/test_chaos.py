@@ -24,8 +24,8 @@ def first_seed():
 
 
 @pytest.fixture
-def chaos(fork_server, tmp_path):
-    runs = Chaos(fork_server, tmp_path)
+def chaos(fork_server, tmp_path, undisturbed):
+    runs = Chaos(fork_server, tmp_path, undisturbed)
     yield runs
     assert left_behind(fork_server, tmp_path) == []
 

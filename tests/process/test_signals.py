@@ -33,10 +33,9 @@ END_S = 15.0
 QUICK = RecoverySection(restart_nodes=True, heartbeat_ms=50, hang_floor_ms=400)
 
 
-@pytest.fixture(scope="module")
-def calm(fork_server, tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("calm") / "run")
-    return run_job(prepare_job(make_config({}, NUM_STEPS, folder)), fork_server=fork_server)
+@pytest.fixture
+def calm(undisturbed):
+    return undisturbed(NUM_STEPS)
 
 
 def once_at(step, action):

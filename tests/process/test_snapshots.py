@@ -33,20 +33,14 @@ UNLIMITED = SnapshotSection(every=1, max_cost=0)
 class Runs:
     """Jobs on one fork server, compared with the same job undisturbed."""
 
-    def __init__(self, fork_server, folder):
-        self._fork_server, self._folder = fork_server, folder
-        self._calm = {}
+    def __init__(self, fork_server, folder, undisturbed):
+        self._fork_server, self._folder, self._undisturbed = fork_server, folder, undisturbed
         self.events = []
         self.num_steps = NUM_STEPS
 
-    def calm(self, shape):
-        key = str(shape)
-        if key not in self._calm:
-            config = make_config(
-                shape, self.num_steps, str(self._folder / f"calm-{len(self._calm)}")
-            )
-            self._calm[key] = run_job(prepare_job(config), fork_server=self._fork_server)
-        return self._calm[key]
+    @property
+    def calm(self):
+        return self._undisturbed(self.num_steps)
 
     def run(self, shape, name="run", do=None, job=None, **more):
         """`do`: what is called, once, when a step is done."""
@@ -89,14 +83,14 @@ class Runs:
 
     def same(self, shape, **more):
         result = self.run(shape, **more)
-        check_equal(self.calm(shape), result, str(more))
+        check_equal(self.calm, result, str(more))
         assert left_behind(self._fork_server, self._folder) == []
         return result.report
 
 
 @pytest.fixture
-def runs(fork_server, tmp_path):
-    return Runs(fork_server, tmp_path)
+def runs(fork_server, tmp_path, undisturbed):
+    return Runs(fork_server, tmp_path, undisturbed)
 
 
 def kill(target, at_step=7, phase="backward"):
@@ -311,7 +305,7 @@ def test_a_stopped_job_is_taken_up_again(runs, tmp_path):
     second = runs.run(STAGES, name="second", job={"resume": str(tmp_path / "first")})
     both = {step.step: step for step in (*first.steps, *second.steps)}
     assert len(both) == len(first.steps) + len(second.steps) == NUM_STEPS
-    for step in runs.calm(STAGES).steps:
+    for step in runs.calm.steps:
         assert abs(both[step.step].loss - step.loss) <= 1e-9 * abs(step.loss)
     assert shared_memory(tmp_path) == []
 

@@ -2,10 +2,8 @@
 
 import os
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from holdfast.engine.optimizer_config import OptimizerConfig
@@ -17,7 +15,6 @@ from holdfast.runtime.config.job_file import (
     ModelSection,
     ParallelSection,
     RecoverySection,
-    SnapshotSection,
 )
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import JobFailed, RunResult, run_job
@@ -27,13 +24,18 @@ from support.outside import SignalSender
 
 
 def make_config(
-    shape: dict[str, object], num_steps: int, run_dir: str, **more: object
+    shape: dict[str, object],
+    num_steps: int,
+    run_dir: str,
+    *,
+    dropout: float = 0.0,
+    **more: object,
 ) -> JobConfig:
     return JobConfig(
         job=JobSection(
             steps=num_steps, dtype="float64", verify=True, threads=1, run_dir=run_dir, timeout_s=60
         ),
-        model=ModelSection(preset="llama-tiny"),
+        model=ModelSection(preset="llama-tiny", dropout=dropout),
         data=DataSection(rows=1, seq_len=16, micro_batches=6),
         parallel=ParallelSection(**({"devices_per_node": 1} | shape)),
         optimizer=OptimizerConfig(learning_rate=3e-3),
@@ -42,12 +44,29 @@ def make_config(
     )
 
 
-class Chaos:
-    """Runs drawn jobs on one warm fork server and keeps count."""
+class Undisturbed:
+    """Runs without any fault, each made once: one worker does it, as every layout comes to the
+    same.
+    """
 
     def __init__(self, fork_server: ForkServer, folder: Path) -> None:
         self._fork_server, self._folder = fork_server, folder
-        self._calm: dict[tuple[int, float], RunResult] = {}
+        self._runs: dict[tuple[int, float], RunResult] = {}
+
+    def __call__(self, num_steps: int, dropout: float = 0.0) -> RunResult:
+        key = num_steps, dropout
+        if key not in self._runs:
+            folder = str(self._folder / f"{num_steps}-{dropout}")
+            job = prepare_job(make_config({}, num_steps, folder, dropout=dropout))
+            self._runs[key] = run_job(job, fork_server=self._fork_server)
+        return self._runs[key]
+
+
+class Chaos:
+    """Runs drawn jobs on one warm fork server and keeps count."""
+
+    def __init__(self, fork_server: ForkServer, folder: Path, undisturbed: Undisturbed) -> None:
+        self._fork_server, self._folder, self._undisturbed = fork_server, folder, undisturbed
         self.counts: Counter[str] = Counter()
         self.num_runs = 0
 
@@ -57,7 +76,7 @@ class Chaos:
 
     def run(self, drawn: Drawn) -> None:
         """One job and what is done to it: it ends, and equals the same training undisturbed."""
-        calm = self._undisturbed(drawn)
+        calm = self._undisturbed(drawn.num_steps, drawn.dropout)
         self.num_runs += 1
         sender = SignalSender(self._fork_server, drawn.strikes)
 
@@ -66,8 +85,7 @@ class Chaos:
                 self.counts[event.fault] += 1
             sender(event)
 
-        folder = str(self._folder / f"run-{self.num_runs}")
-        job = prepare_job(job_config(drawn, folder))
+        job = prepare_job(job_config(drawn, str(self._folder / f"run-{self.num_runs}")))
         try:
             result = run_job(job, on_event=hear, fork_server=self._fork_server)
         except JobFailed as error:
@@ -77,23 +95,16 @@ class Chaos:
             self.counts += sender.counts
         check_equal(calm, result, str(drawn))
 
-    def _undisturbed(self, drawn: Drawn) -> RunResult:
-        """By one worker: every layout comes to the same."""
-        key = drawn.num_steps, drawn.dropout
-        if key not in self._calm:
-            folder = str(self._folder / f"calm-{len(self._calm)}")
-            alone = replace(drawn, parallel={}, faults=(), snapshot=SnapshotSection())
-            job = prepare_job(job_config(alone, folder))
-            self._calm[key] = run_job(job, fork_server=self._fork_server)
-        return self._calm[key]
-
 
 def job_config(drawn: Drawn, folder: str) -> JobConfig:
-    config = make_config(
-        drawn.parallel, drawn.num_steps, folder, faults=drawn.faults, snapshot=drawn.snapshot
+    return make_config(
+        drawn.parallel,
+        drawn.num_steps,
+        folder,
+        dropout=drawn.dropout,
+        faults=drawn.faults,
+        snapshot=drawn.snapshot,
     )
-    model = msgspec.structs.replace(config.model, dropout=drawn.dropout)
-    return msgspec.structs.replace(config, model=model)
 
 
 def check_equal(calm: RunResult, result: RunResult, story: str) -> None:
