@@ -68,42 +68,41 @@ def test_a_node_is_lost(survive):
     assert report.recoveries
 
 
-def test_the_coordinator_is_lost(survive):
-    survive(Fault(kind="COORDINATOR_LOSS", at_step=5))
-
-
 def test_the_coordinator_and_a_worker_are_lost(survive):
-    survive(Fault(kind="COORDINATOR_LOSS", at_step=5), kill("n3.g0", 6, "reduce 1"))
+    """The first coordinator has nothing else to do; the second dies with a worker."""
+    survive(
+        Fault(kind="COORDINATOR_LOSS", at_step=4),
+        Fault(kind="COORDINATOR_LOSS", at_step=12),
+        kill("n3.g0", 13, "reduce 1"),
+    )
 
 
-def test_a_worker_that_hangs_is_found(survive):
-    report = survive(Fault(kind="SIGSTOP", target="n3.g0", at_step=5))
-    assert report.recoveries
+def test_workers_that_hang_are_found(survive):
+    """One that is stopped, and one whose interpreter is locked."""
+    report = survive(
+        Fault(kind="SIGSTOP", target="n3.g0", at_step=5),
+        Fault(kind="LOCK_GIL", target="n4.g0", at_step=14),
+    )
+    assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",), ("n4.g0",)]
 
 
-def test_a_short_pause_is_nobodys_fault(survive):
-    report = survive(Fault(kind="SIGSTOP", target="n3.g0", at_step=5, duration_s=0.3))
-    assert report.recoveries == ()
-
-
-def test_a_node_cut_off_for_a_while_goes_on(survive):
-    survive(Fault(kind="PARTITION", target="n3", at_step=5, duration_s=0.5))
-
-
-@pytest.mark.parametrize("kind", ["SEGFAULT", "OS_ABORT", "WORKLOAD_EXC", "GPU_ERROR"])
-def test_every_kind_of_death(survive, kind):
-    report = survive(Fault(kind=kind, target="n3.g0", at_step=5))
-    assert report.recoveries
-
-
-def test_a_worker_that_is_asked_to_end_by_a_stranger_goes_on(survive):
-    """Only its agent ends a worker: a terminal or a scheduler signals everybody, and the launcher
-    decides what that means.
+def test_what_is_no_failure(survive):
+    """A short pause; a node that is cut off for a while; and a request to end that does not come
+    from the worker's agent: terminals and schedulers signal all processes, and the launcher decides
+    what that means.
     """
-    report = survive(Fault(kind="SIGTERM", target="n3.g0", at_step=5))
+    report = survive(
+        Fault(kind="SIGSTOP", target="n3.g0", at_step=4, duration_s=0.3),
+        Fault(kind="PARTITION", target="n4", at_step=8, duration_s=0.5),
+        Fault(kind="SIGTERM", target="n5.g0", at_step=10),
+    )
     assert report.recoveries == ()
 
 
-def test_an_interpreter_that_is_locked_is_found(survive):
-    report = survive(Fault(kind="LOCK_GIL", target="n3.g0", at_step=5))
-    assert report.recoveries
+@pytest.mark.parametrize("kinds", [("SEGFAULT", "WORKLOAD_EXC"), ("OS_ABORT", "GPU_ERROR")])
+def test_every_kind_of_death(survive, kinds):
+    first, second = kinds
+    report = survive(
+        Fault(kind=first, target="n3.g0", at_step=5), Fault(kind=second, target="n4.g0", at_step=14)
+    )
+    assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",), ("n4.g0",)]
