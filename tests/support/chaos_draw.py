@@ -21,9 +21,9 @@ SPACING = 12
 """Steps between two faults, so that mostly, not always, the one before is mended."""
 FIRST_STEP = 5
 PHASES = (
+    "message",  # only between stages
     "forward",
     "backward",
-    "message",
     "reduce 1",
     "reduced",
     "agree",
@@ -159,7 +159,8 @@ def draw_fault(
     kinds = (*OF_WORKERS, "SIGKILL", "COORDINATOR_LOSS", "PARTITION")
     kind: Any = source.choice(kinds if may_lose_all else (*kinds, "NODE_LOSS"))
     victim = source.choice(victims(shape, may_lose_all))
-    phase = source.choice(PHASES) if kind in WITHIN and source.random() < 0.8 else ""
+    phases = PHASES if shape["stages"] > 1 else PHASES[1:]
+    phase = source.choice(phases) if kind in WITHIN and source.random() < 0.8 else ""
     if kind in OF_NODES:
         victim = victim.partition(".")[0]
     return Fault(
