@@ -272,7 +272,7 @@ def test_versions_that_cannot_be_loaded_are_passed_over(runs, tmp_path):
     report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
     assert report.restores[-1].bytes_by_origin["storage"] > 0, "others may have it in memory"
     passed = [event.reason for event in runs.events if isinstance(event, Decided)]
-    assert any("whatever is older is tried next" in reason for reason in passed)
+    assert any("the next older version is tried" in reason for reason in passed)
 
 
 def test_where_nothing_can_be_loaded_the_job_ends(runs, tmp_path):
