@@ -1,5 +1,7 @@
 """Being interrupted, from another thread, wherever the worker is."""
 
+import threading
+
 import pytest
 import torch.distributed as dist
 
@@ -65,3 +67,12 @@ def test_groups_that_were_given_up_are_made_anew(groups):
 
 def test_what_is_made_is_given(groups):
     assert groups.wait_for(Background("three", lambda: 3)) == 3
+
+
+def test_a_group_that_does_not_end_does_not_keep_its_worker(groups, monkeypatch):
+    lets_go = threading.Event()
+    monkeypatch.setattr(groups.communicator, "close_all", lets_go.wait)
+    monkeypatch.setattr("holdfast.engine.worker_groups._CLOSING_S", 0.01)
+    groups.close()
+    assert not lets_go.is_set()
+    lets_go.set()

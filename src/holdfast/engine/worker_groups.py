@@ -88,7 +88,9 @@ class WorkerGroups:
         """Groups that are not needed any more."""
         self._close_aside(self.communicator, groups)
 
-    def _close_aside(self, old: Communicator, groups: list[LiveGroup] | None = None) -> None:
+    def _close_aside(
+        self, old: Communicator, groups: list[LiveGroup] | None = None
+    ) -> Background[None]:
         """On a thread: closing takes gloo some 10 ms for every group. Training does not wait for
         it, unless it must not go on meanwhile.
         """
@@ -105,8 +107,8 @@ class WorkerGroups:
         self._closer = Background("closing groups", close)
         if groups is not None and not old.connects_beside_training:
             self.wait_for(self._closer)
+        return self._closer
 
     def close(self) -> None:
-        if self._closer is not None:
-            self._closer.join(_CLOSING_S)
-        self.communicator.close_all()
+        """The process may end although gloo has not let go of a group."""
+        self._close_aside(self.communicator).join(_CLOSING_S)
