@@ -92,7 +92,7 @@ class SnapshotCallback(TrainerCallback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--memory", default="/dev/shm/holdfast-example-trainer")
+    parser.add_argument("--memory", default="/dev/shm/example-trainer")
     parser.add_argument("--fresh", action="store_true", help="may begin where there is no state")
     parser.add_argument("--die-at", type=int, default=-1, help="end this process at this step")
     args = parser.parse_args()

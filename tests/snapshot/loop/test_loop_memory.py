@@ -68,7 +68,11 @@ def test_only_one_layout_is_kept(memory):
 
 @pytest.mark.parametrize(
     ("where", "node", "text"),
-    [("run", "a/b", "no name for a node"), ("x/run", "a", "no directory")],
+    [
+        ("run", "a/b", "no name for a node"),
+        ("x/run", "a", "no directory"),
+        ("holdfast-1", "a", "those of jobs"),
+    ],
 )
 def test_bad_places_are_refused(tmp_path, where, node, text):
     with pytest.raises(HoldfastError, match=text):

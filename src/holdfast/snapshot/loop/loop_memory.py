@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.layout import ArenaLayout, Version
 from holdfast.snapshot.memory.arena import Arena
 from holdfast.snapshot.memory.arena_file import process_start
+from holdfast.snapshot.memory.owners import PREFIX
 
 OWNER_WAIT_S = 20.0
 """How long processes of the run before may take to end."""
@@ -34,6 +35,11 @@ class LoopMemory:
         self._where = Path(where)
         if not _NODE.fullmatch(node):
             raise HoldfastError(f"{node!r} is no name for a node: letters, digits, '_', '-', '.'")
+        if self._where.name.startswith(PREFIX):
+            raise HoldfastError(
+                f"{self._where}: names that begin with {PREFIX!r} are those of jobs, whose memory "
+                f"is removed when they are dead; use another"
+            )
         if not self._where.parent.is_dir():
             raise HoldfastError(f"{self._where.parent}, where memory should lie, is no directory")
         self._prefix = f"{self._where.name}.{node}."
