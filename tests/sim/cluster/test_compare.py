@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,8 +53,8 @@ def digest() -> str:
 @pytest.mark.slow
 def test_processes_agree_whatever_their_hash_seed():
     code = "import sys; sys.path[:0] = sys.argv[1:]; import test_compare as t; print(t.digest())"
-    here = os.path.dirname(__file__)
-    paths = [here, os.path.dirname(here)]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1])]
     digests = {
         subprocess.run(
             [sys.executable, "-c", code, *paths],
