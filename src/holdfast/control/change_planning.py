@@ -1,8 +1,8 @@
 """Planned changes: which plan to go to next, who joins, and who feeds whom.
 
-The job always heads for the *wanted* plan, the one it would run with everybody. What can be had of
-it now is that plan without the stages of those who are missing. A name that is missing for good is
-replaced by a spare, in the wanted plan itself.
+The job always heads for the *wanted* plan, the one it would run with all workers. What can be had
+of it now is that plan without the stages of those who are missing. A name that is missing for good
+is replaced by a spare, in the wanted plan itself.
 """
 
 from collections.abc import Collection, Sequence
@@ -78,7 +78,7 @@ def _reason(past: JournalState, joiners: tuple[Joiner, ...], target: Plan) -> st
 def find_joiners(
     now: Plan, target: Plan, before: dict[str, int], incarnations: dict[str, int]
 ) -> tuple[Joiner, ...]:
-    """Who is new in `target`, each with a source per unit; none if nobody can feed it."""
+    """Who is new in `target`, each with a source per unit; none if no worker can feed it."""
     load: dict[str, int] = {}
     found: list[Joiner] = []
     for worker in target.workers:

@@ -52,7 +52,7 @@ class CoordinatorState:
         self.processes = 0
         """Counts what came and went: processes, connections."""
         self.stirred: dict[str, None] = {}
-        """Nodes where it did, since somebody looked whether all their processes are there."""
+        """Nodes where it did, since it was last checked that all their processes are there."""
 
     def read(self, history: Sequence[JournalEntry], recorded: Recorded | None) -> None:
         """What coordinators before this one have written down."""
@@ -108,7 +108,7 @@ class CoordinatorState:
             self.suspected = {m: why for m, why in self.suspected.items() if m.name not in moved}
 
     def available(self) -> dict[str, int]:
-        """Everybody who could have a seat in the next plan."""
+        """All workers that could have a seat in the next plan."""
         found: dict[str, int] = {}
         for member, state in self.roster.states.items():
             newest = self.past.started.get(member.name, member.incarnation)
@@ -118,7 +118,7 @@ class CoordinatorState:
         return found
 
     def is_lost_for_good(self, name: str) -> bool:
-        """Nobody of that name can be started in the time that others would wait for it."""
+        """No worker of that name can be started in the time that others would wait for it."""
         node = self.roster.nodes.get(node_of(name))
         if node is None or node.is_lost(self.now_ms, self.settings.lost_after_ms):
             return True

@@ -31,7 +31,7 @@ class Sender:
                 del known[member]
 
     def send_due(self, touched: list[Member]) -> None:
-        """To everybody, or only to those whose own state has changed."""
+        """To all, or only to those whose own state has changed."""
         everyone = self._seen != self._desk.changes
         self._seen = self._desk.changes
         for member in list(self._desk.roster.states) if everyone else touched:
@@ -95,7 +95,7 @@ class Sender:
         return change if state.pending != change.number else None
 
     def _has_to_go(self, member: Member, state: WorkerState, last: Order) -> bool:
-        """Does somebody without a seat think that it has one, or wait for the end of a round?"""
+        """Does a worker without a seat think that it has one, or wait for the end of a round?"""
         if state.epoch >= last.number:
             return False
         known = self._desk.past.orders.get(state.epoch)

@@ -1,5 +1,6 @@
 """The coordinator's journal: what has to outlive it. Entries are written before anything is sent
-that depends on them; a successor reads them in order and then asks everybody where they are.
+that depends on them; a successor reads them in order and is then told by all agents
+where their workers are.
 """
 
 import msgspec
@@ -33,11 +34,11 @@ class Fenced(msgspec.Struct, frozen=True, tag="fenced"):
 
 
 class Ordered(msgspec.Struct, frozen=True, tag="order"):
-    """An order without anybody's share: a round that a crash has interrupted is held again."""
+    """An order without the shares of its members: an interrupted round is held again."""
 
     order: Order
     step: int = 0
-    """Where it goes on: the version that everybody is at when it is entered."""
+    """Where it goes on: the version that all are at when it is entered."""
     target: tuple[int, ...] = ()
     """recover: the micro-batches that the step comes to; results of it may exist from now on."""
 
@@ -56,7 +57,7 @@ class Voided(msgspec.Struct, frozen=True, tag="voided"):
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
-    """Nobody has entered the planned change, and nobody can."""
+    """No worker has entered the planned change, and none can."""
 
     number: int
 

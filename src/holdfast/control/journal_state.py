@@ -119,7 +119,7 @@ class JournalState:
         return self.number + 1
 
     def epoch_of_step(self, step: int) -> int:
-        """Whose word on a step counts; 0: nobody's yet."""
+        """The epoch that counts for a step; 0: none yet."""
         return next((number for number, first in reversed(self.epochs) if first <= step), 0)
 
 

@@ -14,30 +14,30 @@ from holdfast.plan.text import format_plan
 from holdfast.plan.workers import node_of
 
 
-def begin_if_needed(desk: CoordinatorState, blame: Blame) -> None:
-    if desk.round is not None or desk.past.last is None:
+def begin_if_needed(state: CoordinatorState, blame: Blame) -> None:
+    if state.round is not None or state.past.last is None:
         return
-    reason = _why(desk)
+    reason = _why(state)
     if not reason:
         return
-    if desk.standing.broken:
-        accuse(desk, blame)
-    number = desk.past.next_number()
-    desk.record(NumberTaken(number, reason))
-    waiting = [member for member in desk.past.members() if not desk.past.is_fenced(member)]
-    desk.round = Round(
+    if state.standing.broken:
+        accuse(state, blame)
+    number = state.past.next_number()
+    state.record(NumberTaken(number, reason))
+    waiting = [member for member in state.past.members() if not state.past.is_fenced(member)]
+    state.round = Round(
         number=number,
-        since_ms=desk.now_ms,
+        since_ms=state.now_ms,
         reason=reason,
         waiting=dict.fromkeys(waiting),
         reports={},
     )
-    desk.decided(f"round {number}: {reason}", round=str(number))
-    desk.changed()
+    state.decided(f"round {number}: {reason}", round=str(number))
+    state.changed()
 
 
-def _why(desk: CoordinatorState) -> str:
-    past, standing = desk.past, desk.standing
+def _why(state: CoordinatorState) -> str:
+    past, standing = state.past, state.standing
     for member in standing.fenced:
         return f"{member} is out"
     if past.outstanding is not None and standing.inside:
@@ -45,137 +45,137 @@ def _why(desk: CoordinatorState) -> str:
             return f"{member} is out, and change {past.outstanding.number} was entered"
     if standing.stuck:
         return next(iter(standing.stuck.values()))
-    if late := _why_late(desk):
+    if late := _why_late(state):
         return late
     settled = [
         member
         for member, since_ms in standing.broken.items()
-        if desk.now_ms - since_ms >= desk.settings.settle_ms
+        if state.now_ms - since_ms >= state.settings.settle_ms
     ]
     if settled:
-        return f"{settled[0]} is broken: {desk.roster.states[settled[0]].broken}"
+        return f"{settled[0]} is broken: {state.roster.states[settled[0]].broken}"
     return ""
 
 
-def _why_late(desk: CoordinatorState) -> str:
+def _why_late(state: CoordinatorState) -> str:
     """An order that was sent and is not entered, or a change that only some have entered."""
-    past, standing = desk.past, desk.standing
+    past, standing = state.past, state.standing
     waiting = standing.outside if past.outstanding is not None and standing.inside else {}
     waiting = {**standing.unheard, **waiting}
-    late = [m for m in waiting if desk.roster.is_reachable(m) and not past.is_fenced(m)]
+    late = [m for m in waiting if state.roster.is_reachable(m) and not past.is_fenced(m)]
     if not late or past.last is None:
-        desk.entering_ms = None
-        desk.vain_rounds = desk.vain_rounds if waiting else 0
+        state.entering_ms = None
+        state.vain_rounds = state.vain_rounds if waiting else 0
         return ""
-    if desk.entering_ms is None:
-        desk.entering_ms = desk.now_ms
-    allowed_ms = _allowed_ms(desk)
-    if desk.now_ms - desk.entering_ms < allowed_ms:
+    if state.entering_ms is None:
+        state.entering_ms = state.now_ms
+    allowed_ms = _allowed_ms(state)
+    if state.now_ms - state.entering_ms < allowed_ms:
         return ""
-    desk.entering_ms, desk.vain_rounds = None, desk.vain_rounds + 1
+    state.entering_ms, state.vain_rounds = None, state.vain_rounds + 1
     number = past.outstanding.number if past.outstanding is not None else past.last.number
     return f"{late[0]} has not entered order {number} within {allowed_ms} ms"
 
 
-def _allowed_ms(desk: CoordinatorState) -> int:
+def _allowed_ms(state: CoordinatorState) -> int:
     """For entering the last order."""
-    last = desk.past.last
+    last = state.past.last
     factor = 4 if last is not None and last.kind in ("start", "restore") else 1
-    return factor * desk.settings.enter_ms * int(2**desk.vain_rounds)
+    return factor * state.settings.enter_ms * int(2**state.vain_rounds)
 
 
-def entering_deadline_ms(desk: CoordinatorState) -> list[int]:
+def entering_deadline_ms(state: CoordinatorState) -> list[int]:
     """When the order that is being entered is late; none if none is."""
-    return [] if desk.entering_ms is None else [desk.entering_ms + _allowed_ms(desk)]
+    return [] if state.entering_ms is None else [state.entering_ms + _allowed_ms(state)]
 
 
-def decide_if_answered(desk: CoordinatorState, blame: Blame) -> None:
-    held = desk.round
-    if held is None or held.waiting or not _is_stopped(desk, held):
+def decide_if_answered(state: CoordinatorState, blame: Blame) -> None:
+    held = state.round
+    if held is None or held.waiting or not _is_stopped(state, held):
         return
-    made = decide(desk.past, held.reports, held.number, desk.settings.mode)
+    made = decide(state.past, held.reports, held.number, state.settings.mode)
     if isinstance(made, NeedsRestore):
-        _roll_back(desk, held, made.reason)
+        _roll_back(state, held, made.reason)
         return
     if made.is_entered:
-        assert desk.past.outstanding is not None
-        desk.record(EnteredByAll(desk.past.outstanding.number, entered_at(desk)))
-    _finish(desk, made)
+        assert state.past.outstanding is not None
+        state.record(EnteredByAll(state.past.outstanding.number, entered_at(state)))
+    _finish(state, made)
     blame.progressed(made.step)
 
 
-def _is_stopped(desk: CoordinatorState, held: Round) -> bool:
+def _is_stopped(state: CoordinatorState, held: Round) -> bool:
     """Can no step be finished any more in the epochs that may be in force? Each needs all its
     members, so one that has answered, or is dead for sure, is enough. A verdict is no proof:
-    whoever is fenced and cannot be reached may go on.
+    a worker that is fenced and cannot be reached may go on.
     """
-    last, change = desk.past.last, desk.past.outstanding
+    last, change = state.past.last, state.past.outstanding
     orders = [order for order in (last, change) if order is not None]
     if change is not None and any(r.epoch == change.number for r in held.reports.values()):
-        # Everybody has voted for the change: no step is begun any more in the epoch before.
+        # All have voted for the change: no step is begun any more in the epoch before.
         orders = [change]
     return all(
-        any(member in held.reports or _is_dead(desk, member) for member in members_of(order))
+        any(member in held.reports or _is_dead(state, member) for member in members_of(order))
         for order in orders
     )
 
 
-def _is_dead(desk: CoordinatorState, member: Member) -> bool:
+def _is_dead(state: CoordinatorState, member: Member) -> bool:
     """Its agent does not have its process any more, or went with it."""
-    node = desk.roster.nodes.get(node_of(member.name))
-    is_gone = member not in desk.roster.states
+    node = state.roster.nodes.get(node_of(member.name))
+    is_gone = member not in state.roster.states
     return node is not None and (node.is_dead or (node.is_connected and is_gone))
 
 
-def entered_at(desk: CoordinatorState) -> int:
+def entered_at(state: CoordinatorState) -> int:
     """The step that the outstanding change began with."""
-    assert desk.past.outstanding is not None
-    number = desk.past.outstanding.number
-    states = desk.roster.states
-    return min(states[m].entered_at for m in desk.standing.inside if states[m].epoch == number)
+    assert state.past.outstanding is not None
+    number = state.past.outstanding.number
+    states = state.roster.states
+    return min(states[m].entered_at for m in state.standing.inside if states[m].epoch == number)
 
 
-def _finish(desk: CoordinatorState, made: RoundDecision) -> None:
-    desk.round, desk.entering_ms = None, desk.now_ms
-    desk.shares = made.shares
-    desk.standing.has_shares = True
-    desk.record(Ordered(made.order, made.step, made.target))
-    desk.decided(f"order {made.order.number}: {made.reason}", order=str(made.order.number))
+def _finish(state: CoordinatorState, made: RoundDecision) -> None:
+    state.round, state.entering_ms = None, state.now_ms
+    state.shares = made.shares
+    state.standing.has_shares = True
+    state.record(Ordered(made.order, made.step, made.target))
+    state.decided(f"order {made.order.number}: {made.reason}", order=str(made.order.number))
 
 
-def _roll_back(desk: CoordinatorState, held: Round, reason: str) -> None:
+def _roll_back(state: CoordinatorState, held: Round, reason: str) -> None:
     """To the newest whole snapshot, with the workers that are available; waits until they are
     enough. A job that is asked to stop loads nothing any more: it ends there.
     """
-    if desk.past.stop is not None:
-        _stop_there(desk, held, reason)
+    if state.past.stop is not None:
+        _stop_there(state, held, reason)
         return
-    use_spares(desk)
-    available = desk.available()
-    target = reachable(desk.past.wanted, available)
+    use_spares(state)
+    available = state.available()
+    target = reachable(state.past.wanted, available)
     if target is None:
-        _fail_if_hopeless(desk, reason, available)
+        _fail_if_hopeless(state, reason, available)
         return
     incarnations = {name: available[name] for name in target.workers}
-    order = _begin_anew(desk, held, target, incarnations, reason)
+    order = _begin_anew(state, held, target, incarnations, reason)
     if order is None:
         return
     step = order.at_step if order.kind == "start" else order.version
-    _finish(desk, RoundDecision(order=order, step=step, shares={}, reason=order.reason))
+    _finish(state, RoundDecision(order=order, step=step, shares={}, reason=order.reason))
 
 
-def _stop_there(desk: CoordinatorState, held: Round, reason: str) -> None:
-    snapshot = desk.snapshots.newest_loadable()
+def _stop_there(state: CoordinatorState, held: Round, reason: str) -> None:
+    snapshot = state.snapshots.newest_loadable()
     if snapshot is not None:
-        desk.finish(snapshot.step, f"asked to stop, and {reason}")
-    elif _has_no_step(desk, held):
-        desk.finish(desk.settings.first_step, "asked to stop before the first step")
+        state.finish(snapshot.step, f"asked to stop, and {reason}")
+    elif _has_no_step(state, held):
+        state.finish(state.settings.first_step, "asked to stop before the first step")
     else:
-        _fail_without_snapshot(desk, reason)
+        _fail_without_snapshot(state, reason)
 
 
 def _begin_anew(
-    desk: CoordinatorState, held: Round, target: Plan, incarnations: dict[str, int], reason: str
+    state: CoordinatorState, held: Round, target: Plan, incarnations: dict[str, int], reason: str
 ) -> Order | None:
     order = Order(
         number=held.number,
@@ -183,32 +183,32 @@ def _begin_anew(
         plan=FullPlan(format_plan(target)),
         incarnations=incarnations,
         lineage=held.number,
-        at_step=desk.settings.first_step,
+        at_step=state.settings.first_step,
         reason=reason,
     )
-    snapshot = desk.snapshots.newest_loadable()
+    snapshot = state.snapshots.newest_loadable()
     if snapshot is not None:
         why = f"back to version {snapshot.step}: {reason}"
         return order_with(order, version=snapshot.step, agreed_in=snapshot.agreed_in, reason=why)
-    if _has_no_step(desk, held):
+    if _has_no_step(state, held):
         return order
-    _fail_without_snapshot(desk, reason)
+    _fail_without_snapshot(state, reason)
     return None
 
 
-def _fail_without_snapshot(desk: CoordinatorState, reason: str) -> None:
-    if not _unheard_nodes(desk):
-        desk.fail(f"state is lost ({reason}), and no snapshot is whole")
+def _fail_without_snapshot(state: CoordinatorState, reason: str) -> None:
+    if not _unheard_nodes(state):
+        state.fail(f"state is lost ({reason}), and no snapshot is whole")
 
 
-def _has_no_step(desk: CoordinatorState, held: Round) -> bool:
+def _has_no_step(state: CoordinatorState, held: Round) -> bool:
     """Is no step done since the job began, as its members report? Then it begins again. Joiners
     and workers without a seat are at version 0 in any case, and prove nothing.
     """
-    last, first = desk.past.last, desk.settings.first_step
+    last, first = state.past.last, state.settings.first_step
     assert last is not None
     reports = [held.reports[member] for member in members_of(last) if member in held.reports]
-    is_new = [is_late(desk.past, report) or report.version == first for report in reports]
+    is_new = [is_late(state.past, report) or report.version == first for report in reports]
     return last.kind == "start" and bool(is_new) and all(is_new)
 
 
@@ -225,17 +225,17 @@ def order_with(order: Order, *, version: int, agreed_in: int, reason: str) -> Or
     )
 
 
-def _unheard_nodes(desk: CoordinatorState) -> list[str]:
+def _unheard_nodes(state: CoordinatorState) -> list[str]:
     """Nodes whose snapshots may still turn up."""
-    after_ms = desk.settings.lost_after_ms
+    after_ms = state.settings.lost_after_ms
     return [
         node.name
-        for node in desk.roster.nodes.values()
-        if not node.is_connected and not node.is_lost(desk.now_ms, after_ms)
+        for node in state.roster.nodes.values()
+        if not node.is_connected and not node.is_lost(state.now_ms, after_ms)
     ]
 
 
-def _fail_if_hopeless(desk: CoordinatorState, reason: str, available: dict[str, int]) -> None:
-    missing = [name for name in desk.past.wanted.workers if name not in available]
-    if all(desk.can_never_return(name) for name in missing):
-        desk.fail(f"{reason}; {', '.join(missing)} cannot be started again")
+def _fail_if_hopeless(state: CoordinatorState, reason: str, available: dict[str, int]) -> None:
+    missing = [name for name in state.past.wanted.workers if name not in available]
+    if all(state.can_never_return(name) for name in missing):
+        state.fail(f"{reason}; {', '.join(missing)} cannot be started again")

@@ -1,12 +1,12 @@
 """Resolving a step in flight: from the reports of all survivors to what each of them has to do.
 
-Let c be the highest version anyone reports. First everybody comes to c, then step c is completed.
-Skew is never more than one step, because nobody can finish c before all have finished c - 1.
+Let c be the highest version reported. First all come to c, then step c is completed.
+Skew is never more than one step, because no worker can finish c before all have finished c - 1.
 Everything is decided slot by slot; there is no notion of a broken replica.
 
-**To c.** Whoever is at c - 1 applies its own reduced gradients with the recorded outcome. It has
+**To c.** A worker at c - 1 applies its own reduced gradients with the recorded outcome. It has
 them all: a worker enters the agreement only when all its buckets are reduced, and the agreement
-ends nowhere before everybody has entered it.
+ends nowhere before all have entered it.
 
 **Through c.** A slot whose result exists anywhere is taken from there. Otherwise the local sums of
 the survivors are kept, and exactly the micro-batches missing from them are computed again, added to
@@ -16,8 +16,8 @@ count only if all of them contain the same.
 
 In mode `fast` the target is not the full set: micro-batches that passed a lost stage and are in no
 sum yet are left out, and the learning rate shrinks with the square root of the share that is left.
-Where a slot is reduced, it holds the full set, so the others must, too; and a step that nobody has
-begun is begun under the new plan with nothing missing.
+Where a slot is reduced, it holds the full set, so the others must, too; and a step that no worker
+has begun is begun under the new plan with nothing missing.
 
 A slot that no survivor with a role holds is lost: its state has to come from a snapshot.
 """
@@ -41,7 +41,7 @@ Mode = Literal["exact", "fast"]
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     version: int
-    """Where everybody is once those behind have followed; the number of the step to complete."""
+    """Where all are once those behind have followed; the number of the step to complete."""
     base: int
     outcome: Outcome | None
     """Of the step before, if anyone has to follow."""
@@ -291,7 +291,7 @@ class _Step:
 
     def _void(self, slot: Slot, workers: tuple[str, ...]) -> tuple[str, ...]:
         """Workers that never entered the last order, which dropped their sum: it was computed
-        again by somebody who did.
+        again by a worker that did.
         """
         newest = max((self._seated[worker].epoch for worker in workers), default=0)
         late = dict.fromkeys(w for w in workers if self._seated[w].epoch == newest)
@@ -343,7 +343,7 @@ def _outcome(reports: dict[str, WorkerReport], version: int) -> Outcome:
     for report in reports.values():
         if report.version == version and report.outcome is not None:
             return report.outcome
-    invariant(False, f"nobody at version {version} knows how step {version - 1} ended")
+    invariant(False, f"no worker at version {version} knows how step {version - 1} ended")
     raise AssertionError
 
 

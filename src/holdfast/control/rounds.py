@@ -1,11 +1,11 @@
-"""A round: everybody stops and reports; from the reports follows what everybody does next.
+"""A round: all members stop and report; from the reports follows what each does next.
 
-**Which plan the step in flight was begun under.** Who has entered the last order says so. If nobody
-has, all is as it was when that order was decided. A planned change counts as entered only if all
-who live have entered it: until then nobody can have finished a step in it, everybody still has the
-state from before it, and it is reverted.
+**Which plan the step in flight was begun under.** A worker that has entered the last order says
+so. If none has, all is as it was when that order was decided. A planned change counts as entered
+only if all who live have entered it: until then no step can have been finished in it, all still
+have the state from before it, and it is reverted.
 
-**Rollbacks.** If somebody has not entered the last rollback, nobody can have finished a step after
+**Rollbacks.** If a member has not entered the last rollback, no step can have been finished after
 it. It is ordered again for all; what such a worker holds is of a history that was given up.
 """
 
@@ -87,7 +87,7 @@ def entered_by_all(past: JournalState, change: Order, reports: Reports) -> bool:
 
 
 def _is_reversible(change: Order, reports: Reports) -> bool:
-    """Has nobody finished a step in the change?"""
+    """Was no step finished in the change?"""
     inside = [report for report in reports.values() if report.epoch == change.number]
     return all(r.outcome is None or r.outcome.epoch != change.number for r in inside)
 
@@ -116,7 +116,7 @@ def _complete(
     except HoldfastError as error:
         return NeedsRestore(str(error))
     if not plan.stages:
-        return NeedsRestore("nobody is left")
+        return NeedsRestore("no worker is left")
     told = [alive[name] for name in alive]
     target = _known_target(past, told, base_epoch)
     is_fast = mode == "fast" and not target
@@ -160,7 +160,7 @@ def _both(numbers: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _target_of(made: Resolution) -> tuple[int, ...]:
-    """Every micro-batch that counts has a loss, said by somebody or still to be computed."""
+    """Every micro-batch that counts has a loss, known to a worker or still to be computed."""
     said = [number for numbers in made.speak.values() for number in numbers]
     return tuple(sorted({*said, *made.recompute.get(LOSS_ADDEND, ())}))
 

@@ -20,7 +20,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
-    """What the job runs with everybody, until another plan is wanted."""
+    """What the job runs with all workers, until another plan is wanted."""
     changes: tuple[Planned, ...] = ()
     """The job's plans, each from its step on; the first is `plan`. Empty: no change is planned."""
     num_steps: int = 0

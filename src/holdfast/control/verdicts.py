@@ -24,102 +24,102 @@ from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import node_of
 
 
-def judge(desk: CoordinatorState) -> None:
-    for member, reason in list(desk.gone.items()):
-        fence(desk, member, reason)
-        if not any(other.name == member.name for other in desk.roster.states):
-            desk.happened(desk.steps.lose(member.name))
-    desk.gone.clear()
-    found = suspects(desk)
-    desk.spared = {member: why for member, why in desk.spared.items() if member in found}
+def judge(state: CoordinatorState) -> None:
+    for member, reason in list(state.gone.items()):
+        fence(state, member, reason)
+        if not any(other.name == member.name for other in state.roster.states):
+            state.happened(state.steps.lose(member.name))
+    state.gone.clear()
+    found = suspects(state)
+    state.spared = {member: why for member, why in state.spared.items() if member in found}
     for member, reason in found.items():
-        fence_on_suspicion(desk, member, reason, found)
+        fence_on_suspicion(state, member, reason, found)
 
 
-def suspects(desk: CoordinatorState) -> dict[Member, str]:
-    found = {m: why for m, why in desk.suspected.items() if not desk.past.is_fenced(m)}
-    desk.suspected = dict(found)
-    for member, why in (*_unreachable(desk).items(), *_silent(desk).items()):
+def suspects(state: CoordinatorState) -> dict[Member, str]:
+    found = {m: why for m, why in state.suspected.items() if not state.past.is_fenced(m)}
+    state.suspected = dict(found)
+    for member, why in (*_unreachable(state).items(), *_silent(state).items()):
         found.setdefault(member, why)
     return found
 
 
 def fence_on_suspicion(
-    desk: CoordinatorState, member: Member, reason: str, doubted: Collection[Member]
+    state: CoordinatorState, member: Member, reason: str, doubted: Collection[Member]
 ) -> None:
     """Unless state would be lost with it."""
-    if not _is_last_holder(desk, member, doubted):
-        fence(desk, member, reason)
+    if not _is_last_holder(state, member, doubted):
+        fence(state, member, reason)
         return
-    if member in desk.spared:
+    if member in state.spared:
         return
-    desk.spared[member] = reason
+    state.spared[member] = reason
     text = f"{member} is not given up: {reason}, but no other worker holds what it holds"
-    desk.decided(f"{text}; waiting for it, or for its death", worker=str(member))
+    state.decided(f"{text}; waiting for it, or for its death", worker=str(member))
 
 
-def _is_last_holder(desk: CoordinatorState, member: Member, doubted: Collection[Member]) -> bool:
-    orders = [desk.past.last, desk.past.outstanding if desk.standing.inside else None]
+def _is_last_holder(state: CoordinatorState, member: Member, doubted: Collection[Member]) -> bool:
+    orders = [state.past.last, state.past.outstanding if state.standing.inside else None]
     return any(
         order is not None
         and order.incarnations.get(member.name) == member.incarnation
-        and not _has_nothing_to_lose(desk, order)
-        and not _can_do_without(desk, order, (*doubted, member))
+        and not _has_nothing_to_lose(state, order)
+        and not _can_do_without(state, order, (*doubted, member))
         for order in orders
     )
 
 
-def _can_do_without(desk: CoordinatorState, order: Order, doubted: Collection[Member]) -> bool:
+def _can_do_without(state: CoordinatorState, order: Order, doubted: Collection[Member]) -> bool:
     gone = [
         member.name
         for member in members_of(order)
-        if member in doubted or member.name in desk.stopped or desk.past.is_fenced(member)
+        if member in doubted or member.name in state.stopped or state.past.is_fenced(member)
     ]
     try:
-        return bool(without_workers(desk.past.plans[order.number], gone)[0].stages)
+        return bool(without_workers(state.past.plans[order.number], gone)[0].stages)
     except HoldfastError:
         return False
 
 
-def _has_nothing_to_lose(desk: CoordinatorState, order: Order) -> bool:
+def _has_nothing_to_lose(state: CoordinatorState, order: Order) -> bool:
     """No step is done before all have entered an order, and what a start or a restore begins with
     can be had again.
     """
-    states = desk.roster.states
+    states = state.roster.states
     return order.kind in ("start", "restore") and any(
         member in states
         and states[member].epoch < order.number
-        and desk.roster.is_reachable(member)
-        for member in desk.standing.unheard
+        and state.roster.is_reachable(member)
+        for member in state.standing.unheard
     )
 
 
-def fence(desk: CoordinatorState, member: Member, reason: str) -> None:
+def fence(state: CoordinatorState, member: Member, reason: str) -> None:
     """A process without a seat that is gone needs no verdict: nothing depends on it."""
-    is_member = member in desk.past.members()
-    if desk.past.is_fenced(member) or not (is_member or member in desk.roster.states):
+    is_member = member in state.past.members()
+    if state.past.is_fenced(member) or not (is_member or member in state.roster.states):
         return
-    desk.record(Fenced(member, reason))
-    desk.stir(node_of(member.name))
-    desk.decided(f"{member} is out: {reason}", worker=str(member))
-    if desk.round is not None:
-        desk.round.without(member)
+    state.record(Fenced(member, reason))
+    state.stir(node_of(member.name))
+    state.decided(f"{member} is out: {reason}", worker=str(member))
+    if state.round is not None:
+        state.round.without(member)
 
 
-def _unreachable(desk: CoordinatorState) -> dict[Member, str]:
-    lost = desk.lost_nodes()
+def _unreachable(state: CoordinatorState) -> dict[Member, str]:
+    lost = state.lost_nodes()
     if not lost:
         return {}
     return {
         member: f"{node_of(member.name)} cannot be reached"
-        for member in desk.past.members()
-        if node_of(member.name) in lost and not desk.past.is_fenced(member)
+        for member in state.past.members()
+        if node_of(member.name) in lost and not state.past.is_fenced(member)
     }
 
 
-def _silent(desk: CoordinatorState) -> dict[Member, str]:
-    held = desk.round
-    if held is None or desk.now_ms - held.since_ms < desk.settings.answer_ms:
+def _silent(state: CoordinatorState) -> dict[Member, str]:
+    held = state.round
+    if held is None or state.now_ms - held.since_ms < state.settings.answer_ms:
         return {}
     return dict.fromkeys(held.waiting, f"it does not answer round {held.number}")
 
@@ -150,14 +150,14 @@ class Blame:
         return max(worn, key=lambda name: (accusers[name], name))
 
 
-def accuse(desk: CoordinatorState, blame: Blame) -> None:
+def accuse(state: CoordinatorState, blame: Blame) -> None:
     """A round begins because groups broke: who is blamed, and is it enough?"""
     accusers: dict[str, int] = {}
-    for member in desk.standing.broken:
-        for name in desk.roster.states[member].blamed:
+    for member in state.standing.broken:
+        for name in state.roster.states[member].blamed:
             accusers[name] = accusers.get(name, 0) + 1
     culprit = blame.culprit(accusers)
-    for member in desk.past.members():
-        if member.name == culprit and not desk.past.is_fenced(member):
+    for member in state.past.members():
+        if member.name == culprit and not state.past.is_fenced(member):
             reason = f"{accusers[culprit]} lost it again and again in one step"
-            fence_on_suspicion(desk, member, reason, suspects(desk))
+            fence_on_suspicion(state, member, reason, suspects(state))

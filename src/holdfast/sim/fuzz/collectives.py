@@ -1,7 +1,7 @@
 """Collective operations that end on each member on its own.
 
 An operation is complete when all its members have entered it. From then on every member may see its
-end, each at its own time, or see its group broken before: both happen. An operation that somebody
+end, each at its own time, or see its group broken before: both happen. An operation that a member
 never enters ends nowhere.
 """
 

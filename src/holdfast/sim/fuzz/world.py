@@ -1,5 +1,5 @@
 """The world: time, chance, processes and the network between them, and everything that is true
-whoever knows it. The control plane inside it is the one that runs real jobs.
+whatever process knows it. The control plane inside it is the one that runs real jobs.
 """
 
 from collections import Counter
@@ -172,7 +172,7 @@ class World:
 
     @property
     def is_through(self) -> bool:
-        """Has everybody done the steps it had to do in peace?"""
+        """Is the job done?"""
         return self.office.is_finished
 
     def sent(self, message: WorkerMessage) -> None:
@@ -209,7 +209,7 @@ class World:
                 self._loses(other, worker.name, "connection closed by")
 
     def wake_others(self, worker: Worker, epoch: int) -> None:
-        """Whoever stops wakes all its groups."""
+        """A worker that stops wakes all its groups."""
         for other in list(self.workers.values()):
             is_there = epoch in (other.position.epoch, other.building)
             is_peer = other is not worker and other.is_alive and is_there

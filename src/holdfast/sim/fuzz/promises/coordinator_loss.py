@@ -1,7 +1,7 @@
 """P6: the coordinator can be lost at any point.
 
-Its successor knows all that anybody can have acted on, and where nothing but the coordinator fails,
-training never stops: no round is held.
+Its successor knows all that any process can have acted on, and where nothing but the coordinator
+fails, training never stops: no round is held.
 """
 
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ class CoordinatorLoss(Checker):
 
     def recorded(self, world: "World", entry: JournalEntry) -> None:
         if self._only and isinstance(entry, NumberTaken):
-            world.require(NAME, False, f"a round is held though nobody failed: {entry.reason}")
+            world.require(NAME, False, f"a round is held though no worker failed: {entry.reason}")
 
     def sending(self, world: "World", message: WorkerMessage) -> None:
         """What is sent is in the journal."""
