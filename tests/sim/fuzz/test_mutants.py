@@ -20,7 +20,6 @@ SEEDS = {
     "joiner_versions": (55, 74, 80),
     "journal_first": (0, 1, 2),
     "keep_before": (48, 204),
-    "older_lineage": (402,),
     "one_planned": (40, 94, 97),
     "outcome_record": (55, 61, 76),
     "partial_restore": (6, 10, 30),
@@ -29,6 +28,7 @@ SEEDS = {
 """Any of them is enough: a change of the machine may let one or the other pass."""
 
 SCRIPTED = {
+    "older_lineage": "promises/test_no_split.py: a history that was given up is seen",
     "proof": "promises/test_no_split.py",
     "final_rollback": "control/test_rounds.py: a rollback that somebody missed is ordered again",
     "fixed_target": "control/test_rounds.py: what a short step comes to is decided once",
