@@ -1,5 +1,7 @@
-from holdfast.control.facts import NodeDead, NodeLost, WorkerExited, WorkerHung
+from holdfast.control.facts import NodeDead, NodeLost, WorkerExited, WorkerHung, WorkerTold
 from holdfast.control.journal_entries import Fenced
+from holdfast.control.report import Member
+from holdfast.control.state import WorkerState
 from holdfast.control.verdicts import Blame
 from support.control_jobs import Job, small_plan
 
@@ -102,6 +104,22 @@ def test_a_process_without_a_seat_needs_no_verdict():
     job = Job(spares=("n9.g0",)).begin()
     job.take(WorkerExited(job.member("n9.g0"), "SIGKILL"))
     assert fenced(job) == []
+
+
+def test_a_joiner_that_lost_its_links_is_started_again():
+    job = Job(small_plan(3), settle_ms=10).begin()
+    job.is_held = lambda name: name == "n0.g0"
+    job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
+    job.connect("n0", workers=(WorkerState(member=Member("n0.g0", 2), said_hello=True),))
+    joiner = Member("n0.g0", 2)
+    broken = WorkerState(member=joiner, said_hello=True, pending=job.last.number + 1, broken="x")
+    assert job.coordinator._desk.past.outstanding is not None
+    job.take(WorkerTold(broken))
+    job.tick(199)
+    assert fenced(job) == ["n0.g0#1"]
+    job.tick(1)
+    assert fenced(job) == ["n0.g0#1", "n0.g0#2"]
+    assert "n0.g0#2 is out: it lost its links while it joined" in job.said
 
 
 def test_blame_counts_in_a_row_and_within_a_step():

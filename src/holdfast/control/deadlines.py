@@ -10,6 +10,7 @@ from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.ending import GivingUp
 from holdfast.control.hang_monitor import HangMonitor
 from holdfast.control.recovery import entering_deadline_ms
+from holdfast.control.verdicts import cut_off_ms
 
 SHORTEST_MS = 20
 """Between two looks."""
@@ -37,6 +38,7 @@ def next_deadline_ms(
 def _deadlines(desk: CoordinatorState, born_ms: int) -> list[int]:
     settings = desk.settings
     found = [since_ms + settings.settle_ms for since_ms in desk.standing.broken.values()]
+    found += [since_ms + cut_off_ms(desk) for since_ms in desk.standing.cut_off.values()]
     if desk.round is not None:
         found.append(desk.round.since_ms + settings.answer_ms)
     if desk.past.last is None:

@@ -32,13 +32,16 @@ class MemberStatus:
         """Waits for something that only a round gives."""
         self.broken: dict[Member, int] = {}
         """Cannot go on, known since."""
+        self.cut_off: dict[Member, int] = {}
+        """Joins, and has lost its links before it has entered; known since."""
 
     def look_at_all(self, now_ms: int) -> None:
         """After a change of the last or the outstanding order."""
-        before = self.broken
+        broken, cut_off = self.broken, self.cut_off
         self._clear()
         members = self._past.members()
-        self.broken = {member: before[member] for member in members if member in before}
+        self.broken = {member: broken[member] for member in members if member in broken}
+        self.cut_off = {member: cut_off[member] for member in members if member in cut_off}
         for member in members:
             self.look_at(member, now_ms)
 
@@ -70,8 +73,13 @@ class MemberStatus:
     def _look_for_trouble(self, member: Member, state: WorkerState | None, now_ms: int) -> None:
         if state is None or self._past.is_fenced(member):
             self.broken.pop(member, None)
+            self.cut_off.pop(member, None)
             self.stuck.pop(member, None)
             return
+        if state.broken and self._is_joining(member, state):
+            self.cut_off.setdefault(member, now_ms)
+        else:
+            self.cut_off.pop(member, None)
         if state.broken and (state.epoch in self._current_epochs() or self._is_entering(state)):
             self.broken.setdefault(member, now_ms)
         else:
@@ -81,6 +89,12 @@ class MemberStatus:
             self.stuck[member] = why
         else:
             self.stuck.pop(member, None)
+
+    def _is_joining(self, member: Member, state: WorkerState) -> bool:
+        last, change = self._past.last, self._past.outstanding
+        if last is None or change is None or _is_in(member, last.incarnations):
+            return False
+        return state.epoch < change.number
 
     def _current_epochs(self) -> tuple[int, ...]:
         orders = (self._past.last, self._past.outstanding)

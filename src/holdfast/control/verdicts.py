@@ -3,7 +3,8 @@
 A death that was seen (an exit, a dead node, a process that its agent does not have any more) is
 evidence enough. All else is suspicion: the detector says that a worker hangs, a node cannot be
 reached for long enough (or for a moment, if its peers have lost it, too), a worker does not answer
-a freeze in time, or the same worker is blamed for broken groups again and again in the same step.
+a freeze in time, a joiner has lost the links over which it is fed, or the same worker is blamed for
+broken groups again and again in the same step.
 
 **The last holder is never given up on suspicion.** A suspect is fenced only if the job can go on
 with the members that are neither fenced, suspected nor stopped by a signal. Suspects do not vouch
@@ -39,8 +40,9 @@ def judge(state: CoordinatorState) -> None:
 def suspects(state: CoordinatorState) -> dict[Member, str]:
     found = {m: why for m, why in state.suspected.items() if not state.past.is_fenced(m)}
     state.suspected = dict(found)
-    for member, why in (*_unreachable(state).items(), *_silent(state).items()):
-        found.setdefault(member, why)
+    for evidence in (_unreachable(state), _silent(state), _cut_off(state)):
+        for member, why in evidence.items():
+            found.setdefault(member, why)
     return found
 
 
@@ -122,6 +124,24 @@ def _silent(state: CoordinatorState) -> dict[Member, str]:
     if held is None or state.now_ms - held.since_ms < state.settings.answer_ms:
         return {}
     return dict.fromkeys(held.waiting, f"it does not answer round {held.number}")
+
+
+def cut_off_ms(state: CoordinatorState) -> int:
+    """How long a joiner without links is left alone: where a source was lost, a round comes first
+    and cancels the change.
+    """
+    return 20 * state.settings.settle_ms
+
+
+def _cut_off(state: CoordinatorState) -> dict[Member, str]:
+    """It holds nothing yet, so it is started again, and joins from the beginning."""
+    if state.round is not None:
+        return {}
+    return {
+        member: "it lost its links while it joined"
+        for member, since_ms in state.standing.cut_off.items()
+        if state.now_ms - since_ms >= cut_off_ms(state)
+    }
 
 
 class Blame:
