@@ -1,6 +1,8 @@
 import pytest
 
+from holdfast.control.facts import StepReported
 from holdfast.control.job_events import EpochEntered, StepCompleted
+from holdfast.control.report import Member
 from holdfast.control.step_aggregator import HoldersDiffer, KnownEpoch, Recorded, StepAggregator
 from holdfast.control.worker_reports import (
     ChangeReport,
@@ -236,3 +238,18 @@ def test_steps_whose_reports_are_lost_are_passed_over(job):
     assert (done.report.step, ledger.next_step) == (3, 4)
     assert ledger.add_step(A, report(6, epoch=7)) == []
     assert [e.report.step for e in ledger.add_step(B, report(6, epoch=7))] == [6]
+
+
+def test_a_fenced_workers_word_counts_where_no_other_is_left_to_say_it(job):
+    """Its agent tells its steps again, after a coordinator was away and the worker has died."""
+    steps = StepAggregator()
+    steps.begin(epoch(0, job.plans[1].plan))
+    steps.lose(A)
+    for step in (0, 1, 2):
+        steps.add_late(A, StepReported(Member(A, 1), report(step)))
+    assert steps.next_step == 0
+    steps.rewind(2, 5)  # the next order goes on from step 2, which the worker ended on its own
+    done = steps.begin(epoch(5, job.plans[1].plan, kind="restore", before=0))
+    done += steps.add_change(A, RestoreReport(2, 5, 0.1, 0.1, {}, ()))
+    assert [event.report.step for event in done if isinstance(event, StepCompleted)] == [0, 1]
+    assert steps.next_step == 2

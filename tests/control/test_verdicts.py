@@ -108,13 +108,17 @@ def test_a_process_without_a_seat_needs_no_verdict():
 
 def test_a_joiner_that_lost_its_links_is_started_again():
     job = Job(small_plan(3), settle_ms=10).begin()
-    job.is_held = lambda name: name == "n0.g0"
     job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
-    job.connect("n0", workers=(WorkerState(member=Member("n0.g0", 2), said_hello=True),))
     joiner = Member("n0.g0", 2)
-    broken = WorkerState(member=joiner, said_hello=True, pending=job.last.number + 1, broken="x")
-    assert job.coordinator._desk.past.outstanding is not None
-    job.take(WorkerTold(broken))
+    for _ in range(100):
+        if job.last.kind == "recover" and job.coordinator._desk.past.outstanding is not None:
+            break
+        job.tick(10)
+    change = job.coordinator._desk.past.outstanding
+    assert change is not None
+    job.is_held = lambda name: True
+    told = {"said_hello": True, "pending": change.number, "broken": "its links broke"}
+    job.take(WorkerTold(WorkerState(member=joiner, **told)))
     job.tick(199)
     assert fenced(job) == ["n0.g0#1"]
     job.tick(1)

@@ -183,11 +183,11 @@ class Coordinator:
         return []
 
     def _node_dead(self, fact: NodeDead) -> None:
-        desk, node, reason = self._desk, fact.node, fact.reason
-        dead = dict.fromkeys(desk.roster.bury(node, will_return=fact.will_return))
+        desk, node = self._desk, fact.node
+        here = desk.roster.bury(node, will_return=fact.will_return)
+        dead = dict.fromkeys((*here, *self._members_on(node)))
         desk.snapshots.lost(node, fact.left)
-        dead.update(dict.fromkeys(self._members_on(node)))
-        desk.gone.update((member, reason or f"{node} is dead") for member in dead)
+        desk.gone.update(dict.fromkeys(dead, fact.reason or f"{node} is dead"))
         for member in dead:
             self._hangs.gone(member.name)
         desk.changed()
@@ -207,6 +207,7 @@ class Coordinator:
         desk, member = self._desk, fact.member
         self._giving_up.moved(desk.now_ms)
         if desk.past.is_fenced(member) or desk.past.ended is not None:
+            desk.steps.add_late(member.name, fact)
             return
         desk.clear([member.name])
         try:
@@ -216,8 +217,7 @@ class Coordinator:
                 case EpochReported(report=entered):
                     self._happened(desk.steps.add_change(member.name, entered))
                 case WorkerFailing(line=line, is_consequence=True):
-                    failure = said(member.name, line, is_consequence=True)
-                    self._giving_up.failed(failure, desk.now_ms)
+                    self._giving_up.failed(said(member.name, line, True), desk.now_ms)
         except HoldersDiffer as error:
             desk.fail(str(error))
 

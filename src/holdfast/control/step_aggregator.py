@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.control.facts import Fact, StepReported
 from holdfast.control.job_events import EpochEntered, EpochReport, JobEvent, StepCompleted
 from holdfast.control.journal_entries import Dropped, Fenced, JournalEntry, Ordered
 from holdfast.control.journal_state import JournalState
@@ -67,6 +68,8 @@ class StepAggregator:
         self._redone: dict[int, int] = {}
         """By the epoch that begins with it: how many steps are done again."""
         self._sums: dict[tuple[int, str], tuple[str, int]] = {}
+        self._late: dict[int, tuple[str, StepReport]] = {}
+        """By step: a report of a worker that was fenced when it came."""
 
     # What is known beforehand.
 
@@ -138,8 +141,20 @@ class StepAggregator:
         self.next_step = min(self.next_step, step)
         self._steps = {s: reports for s, reports in self._steps.items() if s < step}
         self._sums = {key: value for key, value in self._sums.items() if key[0] < step}
+        for s, (worker, report) in self._late.items():
+            if self.next_step <= s < step and s not in self._steps and not self._is_undone(report):
+                self._steps[s] = {worker: report}
+        self._late.clear()
 
     # What is told.
+
+    def add_late(self, worker: str, fact: Fact) -> None:
+        """Of a worker that is fenced: its agent tells again what no coordinator has recorded. It
+        may have ended the step in flight on its own, so its word counts for the steps before the
+        one from which the next order goes on, and there only if no other worker is left to say it.
+        """
+        if isinstance(fact, StepReported) and fact.report.step >= self.next_step:
+            self._late[fact.report.step] = (worker, fact.report)
 
     def add_step(self, worker: str, report: StepReport) -> list[JobEvent]:
         """What is known now that was not before."""
