@@ -16,12 +16,12 @@ PLAN = small_plan(2, 2)
 
 
 def past_at(gone: tuple[str, ...]) -> JournalState:
-    past = JournalState(PLAN)
+    journal = JournalState(PLAN)
     plan = without_workers(PLAN, gone)[0]
     incarnations = dict.fromkeys(plan.workers, 1)
     text = FullPlan(format_plan(plan))
-    past.note(Ordered(Order(number=1, kind="start", plan=text, incarnations=incarnations)))
-    return past
+    journal.note(Ordered(Order(number=1, kind="start", plan=text, incarnations=incarnations)))
+    return journal
 
 
 def test_what_can_be_had_of_a_plan():
@@ -31,8 +31,8 @@ def test_what_can_be_had_of_a_plan():
 
 
 def test_who_is_back_joins_with_a_source_per_unit():
-    past = past_at(("n0.g0",))
-    change = plan_change(past, {**dict.fromkeys(PLAN.workers, 1), "n0.g0": 2}, 7)
+    journal = past_at(("n0.g0",))
+    change = plan_change(journal, {**dict.fromkeys(PLAN.workers, 1), "n0.g0": 2}, 7)
     assert (change.number, change.kind, change.incarnations["n0.g0"]) == (7, "change", 2)
     assert parse_plan(change.plan.text) == PLAN
     assert change.reason == "n0.g0 can join"
@@ -41,8 +41,8 @@ def test_who_is_back_joins_with_a_source_per_unit():
 
 
 def test_nothing_to_change_is_no_change():
-    past = past_at(())
-    assert plan_change(past, dict.fromkeys(PLAN.workers, 1), 7) is None
+    journal = past_at(())
+    assert plan_change(journal, dict.fromkeys(PLAN.workers, 1), 7) is None
 
 
 def test_sources_share_the_load():

@@ -129,7 +129,7 @@ def test_a_plan_for_another_model_is_refused():
     job = Job().begin()
     job.take(PlanWanted(small_plan(2, 2), "mistake"))
     assert job.said[-1] == "a plan for another model is refused"
-    assert job.coordinator._desk.past.wanted == job.plan
+    assert job.coordinator._state.journal.wanted == job.plan
 
 
 def test_facts_of_unknown_nodes_are_harmless():
@@ -166,7 +166,7 @@ def test_all_workers_that_are_stopped_at_once_are_spared_and_go_on():
     for node in ("n0", "n1"):
         place = ProgressPlace(3, 0, 0, 0)
         job.take(Beat(node=node, sent_ms=0, places={f"{node}.g0": place}))
-    assert not job.coordinator._desk.suspected
+    assert not job.coordinator._state.suspected
     assert rounds(job) == 0
 
 

@@ -53,7 +53,7 @@ def test_a_consequence_waits_for_its_cause():
 
 def test_each_failure_is_blamed_once():
     job = Job(ends_with_failure=True).begin()
-    desk, giving_up = job.coordinator._desk, job.coordinator._giving_up
-    desk.gone[job.member("n0.g0")] = "was killed"
-    blame_all(desk, giving_up)
-    assert (desk.gone, giving_up.cause(0).worker) == ({}, "n0.g0")
+    state, giving_up = job.coordinator._state, job.coordinator._giving_up
+    state.gone[job.member("n0.g0")] = "was killed"
+    blame_all(state, giving_up)
+    assert (state.gone, giving_up.cause(0).worker) == ({}, "n0.g0")

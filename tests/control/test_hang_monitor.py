@@ -24,8 +24,8 @@ STOPPED = ProgressPlace(3, 0, 0, SETTINGS.hang_floor_ms + 1, is_stopped=True)
 
 class Scene:
     def __init__(self, settings=SETTINGS):
-        self.past, self.roster = JournalState(PLAN), Roster()
-        self.hangs = HangMonitor(settings, self.past, self.roster)
+        self.journal, self.roster = JournalState(PLAN), Roster()
+        self.hangs = HangMonitor(settings, self.journal, self.roster)
         self.lost = []
         for node in ("n0", "n1"):
             self.connect(node)
@@ -37,7 +37,7 @@ class Scene:
         incarnations = dict.fromkeys(PLAN.workers, 1)
         plan = FullPlan(format_plan(PLAN))
         kind = "start" if number == 1 else "restore"
-        self.past.note(
+        self.journal.note(
             Ordered(Order(number=number, kind=kind, plan=plan, incarnations=incarnations))
         )
 

@@ -25,56 +25,58 @@ def order(number: int, kind: str, plan=None) -> Order:
 
 
 def read(*entries) -> JournalState:
-    past = JournalState(PLAN)
-    past.read(entries)
-    return past
+    journal = JournalState(PLAN)
+    journal.read(entries)
+    return journal
 
 
 def test_plans_are_told_by_their_difference():
-    past = read(
+    journal = read(
         Ordered(order(1, "start")), Ordered(order(2, "recover", PlanWithout(1, ("n0.g0",))))
     )
-    assert past.plans[1] == PLAN
-    assert past.plans[2].workers == ("n1.g0", "n2.g0")
-    past.note(Ordered(order(3, "recover", SamePlan(1))))
-    assert past.plans[3] == PLAN
+    assert journal.plans[1] == PLAN
+    assert journal.plans[2].workers == ("n1.g0", "n2.g0")
+    journal.note(Ordered(order(3, "recover", SamePlan(1))))
+    assert journal.plans[3] == PLAN
 
 
 def test_numbers_are_never_used_twice():
-    past = read(Ordered(order(1, "start")), NumberTaken(2), Ordered(order(3, "change")), Dropped(3))
-    assert past.next_number() == 4
+    journal = read(
+        Ordered(order(1, "start")), NumberTaken(2), Ordered(order(3, "change")), Dropped(3)
+    )
+    assert journal.next_number() == 4
 
 
 def test_a_change_counts_when_all_have_entered_it():
-    past = read(Ordered(order(1, "start")), Ordered(order(2, "change")))
-    assert (past.last.number, past.outstanding.number) == (1, 2)
-    past.note(EnteredByAll(2, 5))
-    assert (past.last.number, past.outstanding) == (2, None)
-    assert [past.epoch_of_step(step) for step in (0, 4, 5, 6)] == [1, 1, 2, 2]
+    journal = read(Ordered(order(1, "start")), Ordered(order(2, "change")))
+    assert (journal.last.number, journal.outstanding.number) == (1, 2)
+    journal.note(EnteredByAll(2, 5))
+    assert (journal.last.number, journal.outstanding) == (2, None)
+    assert [journal.epoch_of_step(step) for step in (0, 4, 5, 6)] == [1, 1, 2, 2]
 
 
 def test_a_recovery_cancels_the_change():
-    past = read(
+    journal = read(
         Ordered(order(1, "start")),
         Ordered(order(2, "change")),
         Voided(2),
         Ordered(order(3, "recover", PlanWithout(1, ())), 4),
     )
-    assert (past.outstanding, past.voided, list(past.cancelled)) == (None, None, [2])
+    assert (journal.outstanding, journal.voided, list(journal.cancelled)) == (None, None, [2])
 
 
 def test_a_rollback_takes_away_what_lies_after_it():
-    past = read(
+    journal = read(
         Ordered(order(1, "start")),
         Ordered(order(2, "recover", PlanWithout(1, ())), 4),
         Ordered(order(3, "restore"), 2),
     )
-    assert past.epochs == [(1, 0), (3, 2)]
-    assert [past.epoch_of_step(step) for step in (1, 2, 5)] == [1, 3, 3]
+    assert journal.epochs == [(1, 0), (3, 2)]
+    assert [journal.epoch_of_step(step) for step in (1, 2, 5)] == [1, 3, 3]
 
 
 def test_a_name_started_again_is_not_fenced():
     entries = [Started(Member("n0.g0", 1)), Fenced(Member("n0.g0", 1), "dead")]
-    past = read(*entries)
-    assert past.is_fenced(Member("n0.g0", 1))
-    assert not past.is_fenced(Member("n0.g0", 2))
+    journal = read(*entries)
+    assert journal.is_fenced(Member("n0.g0", 1))
+    assert not journal.is_fenced(Member("n0.g0", 2))

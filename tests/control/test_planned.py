@@ -18,7 +18,7 @@ def with_change() -> tuple[Job, Order]:
     member = job.member("n0.g0")
     del job.ledgers["n0.g0"]
     job.take(WorkerExited(member, "SIGKILL"))
-    change = job.coordinator._desk.past.outstanding
+    change = job.coordinator._state.journal.outstanding
     assert change is not None
     return job, change
 
@@ -33,7 +33,7 @@ def enter(job: Job, change: Order, *names: str) -> None:
 def test_the_job_starts_when_everybody_is_there():
     job = Job()
     job.connect("n0")
-    assert job.coordinator._desk.past.last is None
+    assert job.coordinator._state.journal.last is None
     job.connect("n1")
     assert job.last.kind == "start"
 
@@ -67,7 +67,7 @@ def test_a_joiner_that_dies_voids_the_change_once_all_have_given_it_up():
     ledger.agreed(0)
     job.tell("n1.g0")
     assert entries(job, Dropped) == [Dropped(3)]
-    assert job.coordinator._desk.past.outstanding.number == 4
+    assert job.coordinator._state.journal.outstanding.number == 4
 
 
 def test_a_change_that_was_entered_when_its_joiner_died_needs_a_round():

@@ -20,19 +20,19 @@ PLANS = (Planned(0, FIRST), Planned(5, SECOND), Planned(9, FIRST))
 
 class Story:
     def __init__(self, plans=PLANS):
-        self.past = JournalState(FIRST)
-        self.agenda = PlannedChangeQueue(plans, self.past)
+        self.journal = JournalState(FIRST)
+        self.agenda = PlannedChangeQueue(plans, self.journal)
 
     def order(self, number, kind, plan):
         incarnations = dict.fromkeys(plan.workers, 1)
         told = FullPlan(format_plan(plan))
-        self.past.note(
+        self.journal.note(
             Ordered(Order(number=number, kind=kind, plan=told, incarnations=incarnations))
         )
 
     def change(self, number, wanted):
         """As the machine carries it out."""
-        self.past.note(Wanted(format_plan(wanted.plan), wanted.reason, wanted.at_step))
+        self.journal.note(Wanted(format_plan(wanted.plan), wanted.reason, wanted.at_step))
         self.order(number, "change", wanted.plan)
 
 
@@ -54,11 +54,11 @@ def test_the_next_plan_is_wanted_once(story):
 def test_the_one_after_it_when_it_is_in_force(story):
     story.change(2, story.agenda.due())
     assert story.agenda.due() is None
-    story.past.note(EnteredByAll(2, 5))
+    story.journal.note(EnteredByAll(2, 5))
     wanted = story.agenda.due()
     assert (wanted.plan, wanted.at_step) == (FIRST, 9)
     story.change(3, wanted)
-    story.past.note(EnteredByAll(3, 9))
+    story.journal.note(EnteredByAll(3, 9))
     assert story.agenda.due() is None
 
 

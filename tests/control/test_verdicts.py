@@ -64,7 +64,7 @@ def test_a_suspicion_ends_when_the_worker_is_heard_of_again():
     job = Job(small_plan(2, 1)).begin()
     for name in ("n0.g0", "n1.g0"):
         job.is_held = lambda name: True
-        job.coordinator._desk.suspected[job.member(name)] = "no progress"
+        job.coordinator._state.suspected[job.member(name)] = "no progress"
     job.tick(1)
     assert fenced(job) == []
     job.tell("n1.g0")
@@ -111,10 +111,10 @@ def test_a_joiner_that_lost_its_links_is_started_again():
     job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
     joiner = Member("n0.g0", 2)
     for _ in range(100):
-        if job.last.kind == "recover" and job.coordinator._desk.past.outstanding is not None:
+        if job.last.kind == "recover" and job.coordinator._state.journal.outstanding is not None:
             break
         job.tick(10)
-    change = job.coordinator._desk.past.outstanding
+    change = job.coordinator._state.journal.outstanding
     assert change is not None
     job.is_held = lambda name: True
     told = {"said_hello": True, "pending": change.number, "broken": "its links broke"}

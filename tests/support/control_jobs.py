@@ -59,7 +59,7 @@ class Job:
 
     @property
     def last(self) -> Order:
-        order = self.coordinator._desk.past.last
+        order = self.coordinator._state.journal.last
         assert order is not None
         return order
 

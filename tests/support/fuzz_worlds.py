@@ -50,7 +50,7 @@ def at_version(world: World, version: int) -> World:
     """Everybody of the last order has got there."""
 
     def reached() -> bool:
-        last = world.past.last
+        last = world.journal.last
         members = world.members_alive(last) if last is not None else []
         inside = [w for w in members if w.position.epoch == last.number] if last else []
         whole = last is not None and len(inside) == len(last.incarnations)

@@ -96,7 +96,7 @@ def outcome_record(patch: pytest.MonkeyPatch) -> None:
 def fresh_numbers(patch: pytest.MonkeyPatch) -> None:
     """Numbers of changes that came to nothing are used again."""
     patch.setattr(
-        JournalState, "next_number", lambda past: past.last.number + 1 if past.last else 1
+        JournalState, "next_number", lambda journal: journal.last.number + 1 if journal.last else 1
     )
 
 
@@ -114,7 +114,7 @@ def decide_all(patch: pytest.MonkeyPatch) -> None:
         before = state.round
         original(state, *args)
         if state.round is not None and state.round is not before:
-            asked = members_of(state.past.last)
+            asked = members_of(state.journal.last)
             state.round.waiting = {m: None for m in state.round.waiting if m in asked}
 
     around(patch, coordinator, "begin_if_needed", begin)
@@ -127,16 +127,16 @@ def redo_verdict(patch: pytest.MonkeyPatch) -> None:
 
     def init(original: Any, self: Coordinator, *args: Any) -> None:
         original(self, *args)
-        inherited[id(self._desk)] = dict(self._desk.past.fenced)
+        inherited[id(self._state)] = dict(self._state.journal.fenced)
 
     def why(original: Any, state: CoordinatorState) -> str:
-        fenced = state.standing.fenced
+        fenced = state.status.fenced
         old = inherited.get(id(state), {})
-        state.standing.fenced = {member: None for member in fenced if member not in old}
+        state.status.fenced = {member: None for member in fenced if member not in old}
         try:
             return str(original(state))
         finally:
-            state.standing.fenced = fenced
+            state.status.fenced = fenced
 
     around(patch, Coordinator, "__init__", init)
     around(patch, recovery, "_why", why)
@@ -185,14 +185,14 @@ def level_restart(patch: pytest.MonkeyPatch) -> None:
 def incarnations(patch: pytest.MonkeyPatch) -> None:
     """A name started again is the same worker."""
 
-    def is_fenced(past: JournalState, member: Member) -> bool:
-        return any(fenced.name == member.name for fenced in past.fenced)
+    def is_fenced(journal: JournalState, member: Member) -> bool:
+        return any(fenced.name == member.name for fenced in journal.fenced)
 
-    def note(original: Any, past: JournalState, entry: Any) -> None:
-        original(past, entry)
+    def note(original: Any, journal: JournalState, entry: Any) -> None:
+        original(journal, entry)
         if isinstance(entry, Started):
-            for member in [m for m in past.fenced if m.name == entry.member.name]:
-                del past.fenced[member]
+            for member in [m for m in journal.fenced if m.name == entry.member.name]:
+                del journal.fenced[member]
 
     patch.setattr(JournalState, "is_fenced", is_fenced)
     around(patch, JournalState, "note", note)
@@ -209,9 +209,9 @@ def one_planned(patch: pytest.MonkeyPatch) -> None:
     """The next change is ordered before all have given the last one up."""
 
     def follow(original: Any, state: CoordinatorState) -> None:
-        unvoided, state.standing.unvoided = state.standing.unvoided, {}
+        unvoided, state.status.unvoided = state.status.unvoided, {}
         original(state)
-        state.standing.unvoided = state.standing.unvoided or unvoided
+        state.status.unvoided = state.status.unvoided or unvoided
 
     around(patch, coordinator, "follow_change", follow)
 
@@ -221,11 +221,11 @@ def heard_first(patch: pytest.MonkeyPatch) -> None:
     """A change is ordered while a member has not been seen in the last order."""
 
     def is_quiet(original: Any, state: CoordinatorState) -> bool:
-        unheard, state.standing.unheard = state.standing.unheard, {}
+        unheard, state.status.unheard = state.status.unheard, {}
         try:
             return bool(original(state))
         finally:
-            state.standing.unheard = unheard
+            state.status.unheard = unheard
 
     around(patch, planned, "_is_quiet", is_quiet)
 
@@ -364,8 +364,8 @@ def older_lineage(patch: pytest.MonkeyPatch) -> None:
     """A snapshot of a history that was given up is preferred."""
 
     def newest(original: Any, self: SnapshotCoordination) -> Any:
-        whole = [s.version for s in self._index.statuses(self._past.plans) if s.is_complete]
-        old = [v for v in whole if v.agreed_in < self._past.epoch_of_step(v.step - 1)]
+        whole = [s.version for s in self._index.statuses(self._journal.plans) if s.is_complete]
+        old = [v for v in whole if v.agreed_in < self._journal.epoch_of_step(v.step - 1)]
         return max(old, key=lambda version: version.step) if old else original(self)
 
     around(patch, SnapshotCoordination, "newest_loadable", newest)
@@ -389,7 +389,7 @@ def forgotten_stop(patch: pytest.MonkeyPatch) -> None:
 
     def due(original: Any, sender: Sender, *args: Any) -> Any:
         message = original(sender, *args)
-        last = sender._desk.past.last
+        last = sender._state.journal.last
         is_lost = isinstance(message, Stop) and last is not None and last.kind != "change"
         return None if is_lost and last.kind != "start" else message
 

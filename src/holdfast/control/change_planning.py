@@ -42,17 +42,17 @@ def renamed(plan: Plan, names: dict[str, str]) -> Plan:
     return msgspec.structs.replace(plan, stages=stages)
 
 
-def plan_change(past: JournalState, incarnations: dict[str, int], number: int) -> Order | None:
+def plan_change(journal: JournalState, incarnations: dict[str, int], number: int) -> Order | None:
     """The next change, if there is one to make. `incarnations`: of all who are available."""
-    assert past.last is not None
-    now = past.plans[past.last.number]
-    target = reachable(past.wanted, incarnations)
+    assert journal.last is not None
+    now = journal.plans[journal.last.number]
+    target = reachable(journal.wanted, incarnations)
     if target is None:
         return None
-    joiners = find_joiners(now, target, past.last.incarnations, incarnations)
+    joiners = find_joiners(now, target, journal.last.incarnations, incarnations)
     lacking = [joiner.name for joiner in joiners if not joiner.sources]
     if lacking:
-        target = reachable(past.wanted, [n for n in incarnations if n not in lacking])
+        target = reachable(journal.wanted, [n for n in incarnations if n not in lacking])
         joiners = tuple(joiner for joiner in joiners if joiner.name not in lacking)
     if target is None or target == now:
         return None
@@ -61,18 +61,18 @@ def plan_change(past: JournalState, incarnations: dict[str, int], number: int) -
         kind="change",
         plan=FullPlan(format_plan(target)),
         incarnations={name: incarnations[name] for name in target.workers},
-        lineage=past.last.lineage,
+        lineage=journal.last.lineage,
         joiners=joiners,
-        at_step=past.wanted_at,
-        reason=_reason(past, joiners, target),
+        at_step=journal.wanted_at,
+        reason=_reason(journal, joiners, target),
     )
 
 
-def _reason(past: JournalState, joiners: tuple[Joiner, ...], target: Plan) -> str:
+def _reason(journal: JournalState, joiners: tuple[Joiner, ...], target: Plan) -> str:
     if joiners:
         return f"{', '.join(joiner.name for joiner in joiners)} can join"
-    left = "" if target == past.wanted else ", as far as it can be had"
-    return f"{past.wanted_reason or 'another plan is wanted'}{left}"
+    left = "" if target == journal.wanted else ", as far as it can be had"
+    return f"{journal.wanted_reason or 'another plan is wanted'}{left}"
 
 
 def find_joiners(

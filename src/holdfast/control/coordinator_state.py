@@ -21,11 +21,11 @@ from holdfast.plan.workers import node_of
 class CoordinatorState:
     def __init__(self, settings: ControlSettings) -> None:
         self.settings = settings
-        self.past = JournalState(settings.plan)
+        self.journal = JournalState(settings.plan)
         self.roster = Roster()
-        self.standing = MemberStatus(self.past, self.roster)
+        self.status = MemberStatus(self.journal, self.roster)
         self.steps = StepAggregator(settings.first_step)
-        self.snapshots = SnapshotCoordination(settings.snapshots, self.past, self.roster)
+        self.snapshots = SnapshotCoordination(settings.snapshots, self.journal, self.roster)
         self.round: Round | None = None
         self.shares: dict[str, Share] = {}
         """Of the last order, if it was decided in this term."""
@@ -57,17 +57,17 @@ class CoordinatorState:
     def read(self, history: Sequence[JournalEntry], recorded: Recorded | None) -> None:
         """What coordinators before this one have written down."""
         for entry in history:
-            before = self.past.last
-            self.past.note(entry)
-            self.steps.note(entry, self.past, before)
+            before = self.journal.last
+            self.journal.note(entry)
+            self.steps.note(entry, self.journal, before)
         if recorded is not None:
             self.steps.resume(recorded)
 
     def record(self, entry: JournalEntry) -> None:
-        before = self.past.last
-        self.past.note(entry)
+        before = self.journal.last
+        self.journal.note(entry)
         self.effects.append(Record(entry))
-        self.happened(self.steps.note(entry, self.past, before))
+        self.happened(self.steps.note(entry, self.journal, before))
         if not isinstance(entry, Started):
             self.changed()
 
@@ -77,7 +77,7 @@ class CoordinatorState:
 
     def changed(self) -> None:
         self.changes += 1
-        self.standing.look_at_all(self.now_ms)
+        self.status.look_at_all(self.now_ms)
 
     def happened(self, events: Iterable[JobEvent]) -> None:
         self.effects += [Happened(event) for event in events]
@@ -92,7 +92,7 @@ class CoordinatorState:
         self.end = self.end_of(version)
 
     def end_of(self, version: int) -> Finish:
-        outcome, reason = outcome_at(version, self.settings.num_steps, self.past.stop)
+        outcome, reason = outcome_at(version, self.settings.num_steps, self.journal.stop)
         return Finish(version, outcome, reason)
 
     def fail(self, reason: str, worker: str = "") -> None:
@@ -111,9 +111,9 @@ class CoordinatorState:
         """All workers that could have a seat in the next plan."""
         found: dict[str, int] = {}
         for member, state in self.roster.states.items():
-            newest = self.past.started.get(member.name, member.incarnation)
+            newest = self.journal.started.get(member.name, member.incarnation)
             fits = state.said_hello and member.incarnation >= newest
-            if fits and not self.past.is_fenced(member) and self.roster.is_reachable(member):
+            if fits and not self.journal.is_fenced(member) and self.roster.is_reachable(member):
                 found[member.name] = member.incarnation
         return found
 
@@ -135,7 +135,7 @@ class CoordinatorState:
 
     def _alive(self, node: str) -> list[str]:
         members = self.roster.on_node(node)
-        return [member.name for member in members if not self.past.is_fenced(member)]
+        return [member.name for member in members if not self.journal.is_fenced(member)]
 
     def may_start(self, name: str) -> bool:
         since_ms = self.now_ms - self.settings.restart_window_ms
@@ -143,7 +143,7 @@ class CoordinatorState:
 
     def lost_nodes(self) -> list[str]:
         after_ms = self.settings.lost_after_ms
-        if self.standing.broken:
+        if self.status.broken:
             # Its peers have lost it, too: the connection alone is not the trouble.
             after_ms = min(after_ms, self.settings.settle_ms)
         nodes = [self.roster.nodes[name] for name in self.roster.away]

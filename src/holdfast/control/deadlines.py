@@ -21,7 +21,7 @@ LONGEST_MS = 1000
 
 
 def next_deadline_ms(
-    desk: CoordinatorState,
+    state: CoordinatorState,
     hangs: HangMonitor,
     giving_up: GivingUp,
     born_ms: int | None,
@@ -29,25 +29,25 @@ def next_deadline_ms(
 ) -> int:
     if born_ms is None:
         return now_ms
-    found = [now_ms + LONGEST_MS, *giving_up.deadlines_ms(), *_deadlines(desk, born_ms)]
-    if hangs.epoch or desk.past.last is not None:
+    found = [now_ms + LONGEST_MS, *giving_up.deadlines_ms(), *_deadlines(state, born_ms)]
+    if hangs.epoch or state.journal.last is not None:
         found.append(now_ms + CALM_MS)
     return max(now_ms + SHORTEST_MS, min(found))
 
 
-def _deadlines(desk: CoordinatorState, born_ms: int) -> list[int]:
-    settings = desk.settings
-    found = [since_ms + settings.settle_ms for since_ms in desk.standing.broken.values()]
-    found += [since_ms + cut_off_ms(desk) for since_ms in desk.standing.cut_off.values()]
-    if desk.round is not None:
-        found.append(desk.round.since_ms + settings.answer_ms)
-    if desk.past.last is None:
+def _deadlines(state: CoordinatorState, born_ms: int) -> list[int]:
+    settings = state.settings
+    found = [since_ms + settings.settle_ms for since_ms in state.status.broken.values()]
+    found += [since_ms + cut_off_ms(state) for since_ms in state.status.cut_off.values()]
+    if state.round is not None:
+        found.append(state.round.since_ms + settings.answer_ms)
+    if state.journal.last is None:
         found.append(born_ms + settings.start_ms)
-    after_ms = settings.settle_ms if desk.standing.broken else settings.lost_after_ms
-    away = [desk.roster.nodes[name] for name in desk.roster.away]
+    after_ms = settings.settle_ms if state.status.broken else settings.lost_after_ms
+    away = [state.roster.nodes[name] for name in state.roster.away]
     found += [node.lost_ms + after_ms for node in away if not node.is_dead]
     found.append(born_ms + settings.lost_after_ms)
-    found += entering_deadline_ms(desk)
-    if desk.snapshots.is_changed or desk.end is not None:
-        found.append(desk.now_ms + CALM_MS)
-    return [at_ms for at_ms in found if at_ms > desk.now_ms]
+    found += entering_deadline_ms(state)
+    if state.snapshots.is_changed or state.end is not None:
+        found.append(state.now_ms + CALM_MS)
+    return [at_ms for at_ms in found if at_ms > state.now_ms]

@@ -18,8 +18,8 @@ from holdfast.plan.workers import node_of
 
 
 class Sender:
-    def __init__(self, desk: CoordinatorState) -> None:
-        self._desk = desk
+    def __init__(self, state: CoordinatorState) -> None:
+        self._state = state
         self._sent: dict[Member, tuple[str, int, int, int]] = {}
         self._killed: dict[Member, None] = {}
         self._seen = -1
@@ -32,19 +32,19 @@ class Sender:
 
     def send_due(self, touched: list[Member]) -> None:
         """To all, or only to those whose own state has changed."""
-        everyone = self._seen != self._desk.changes
-        self._seen = self._desk.changes
-        for member in list(self._desk.roster.states) if everyone else touched:
-            state = self._desk.roster.states.get(member)
-            if state is not None and self._desk.roster.is_reachable(member):
+        everyone = self._seen != self._state.changes
+        self._seen = self._state.changes
+        for member in list(self._state.roster.states) if everyone else touched:
+            state = self._state.roster.states.get(member)
+            if state is not None and self._state.roster.is_reachable(member):
                 self._serve(member, state)
 
     def _serve(self, member: Member, state: WorkerState) -> None:
         if self._is_outdated(member):
             if member not in self._killed:
                 self._killed[member] = None
-                reason = self._desk.past.fenced.get(member, "a newer one was started")
-                self._desk.effects.append(Kill(member, reason))
+                reason = self._state.journal.fenced.get(member, "a newer one was started")
+                self._state.effects.append(Kill(member, reason))
             return
         message = self._due(member, state) if state.said_hello else None
         if message is None:
@@ -52,42 +52,46 @@ class Sender:
         key = (type(message).__name__, _number(message), state.epoch, state.round)
         if self._sent.get(member) != key:
             self._sent[member] = key
-            self._desk.effects.append(Send(member, message))
+            self._state.effects.append(Send(member, message))
 
     def _is_outdated(self, member: Member) -> bool:
-        newest = self._desk.past.started.get(member.name, 0)
-        return self._desk.past.is_fenced(member) or member.incarnation < newest
+        newest = self._state.journal.started.get(member.name, 0)
+        return self._state.journal.is_fenced(member) or member.incarnation < newest
 
     def _due(self, member: Member, state: WorkerState) -> WorkerMessage | None:
-        past, held = self._desk.past, self._desk.round
-        if past.ended is not None:
+        journal, held = self._state.journal, self._state.round
+        if journal.ended is not None:
             return Leave()
         if held is not None and (member in held.waiting or member in held.reports):
             return Freeze(held.number, held.reason) if state.round < held.number else None
-        in_last = past.last is not None and _is_in(member, past.last)
-        if past.last is not None and in_last and state.epoch < past.last.number:
-            return self._last_order(member, past.last)
-        if past.last is not None and not in_last and self._has_to_go(member, state, past.last):
-            return past.last
-        change = past.outstanding
+        in_last = journal.last is not None and _is_in(member, journal.last)
+        if journal.last is not None and in_last and state.epoch < journal.last.number:
+            return self._last_order(member, journal.last)
+        if (
+            journal.last is not None
+            and not in_last
+            and self._has_to_go(member, state, journal.last)
+        ):
+            return journal.last
+        change = journal.outstanding
         if change is not None and (in_last or _is_in(member, change)):
             return self._about_change(change, state, in_last)
         if not in_last:
-            is_void = state.pending in past.cancelled
+            is_void = state.pending in journal.cancelled
             return Void(state.pending, "it came to nothing") if is_void else None
-        return Stop(past.stop.reason) if past.stop is not None else None
+        return Stop(journal.stop.reason) if journal.stop is not None else None
 
     def _last_order(self, member: Member, last: Order) -> WorkerMessage | None:
         if last.kind != "recover":
             return last
-        share = self._desk.shares.get(member.name)
+        share = self._state.shares.get(member.name)
         return msgspec.structs.replace(last, share=share) if share is not None else None
 
     def _about_change(self, change: Order, state: WorkerState, votes: bool) -> WorkerMessage | None:
         """Only who votes can give it up: a joiner may be told to switch by those who have."""
         if state.epoch >= change.number or state.is_frozen:
             return None
-        voided = self._desk.past.voided
+        voided = self._state.journal.voided
         if voided is not None:
             if not votes:
                 return None
@@ -98,30 +102,34 @@ class Sender:
         """Does a worker without a seat think that it has one, or wait for the end of a round?"""
         if state.epoch >= last.number:
             return False
-        known = self._desk.past.orders.get(state.epoch)
+        known = self._state.journal.orders.get(state.epoch)
         return state.is_frozen or (known is not None and _is_in(member, known))
 
     # Processes
 
     def start_missing(self) -> None:
         """On nodes where something has changed."""
-        desk = self._desk
-        stirred, desk.stirred = desk.stirred, {}
-        if desk.past.stop is not None or desk.past.ended is not None:
+        state = self._state
+        stirred, state.stirred = state.stirred, {}
+        if state.journal.stop is not None or state.journal.ended is not None:
             return
-        for node in [desk.roster.nodes[name] for name in stirred if name in desk.roster.nodes]:
-            here = desk.roster.on_node(node.name)
+        for node in [state.roster.nodes[name] for name in stirred if name in state.roster.nodes]:
+            here = state.roster.on_node(node.name)
             alive = [member.name for member in here if not self._is_outdated(member)]
             for name in node.places if node.is_connected else ():
-                if name not in alive and name not in desk.roster.starting and desk.may_start(name):
+                if (
+                    name not in alive
+                    and name not in state.roster.starting
+                    and state.may_start(name)
+                ):
                     self._start(name)
 
     def _start(self, name: str) -> None:
-        desk = self._desk
-        member = Member(name, desk.past.started.get(name, 0) + 1)
-        desk.roster.started(member, desk.now_ms)
-        desk.record(Started(member))
-        desk.effects.append(Start(member))
+        state = self._state
+        member = Member(name, state.journal.started.get(name, 0) + 1)
+        state.roster.started(member, state.now_ms)
+        state.record(Started(member))
+        state.effects.append(Start(member))
 
 
 def _is_in(member: Member, order: Order) -> bool:

@@ -34,9 +34,9 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 class HangMonitor:
-    def __init__(self, settings: ControlSettings, past: JournalState, roster: Roster) -> None:
-        """`past` and `roster` are looked at, and kept up to date by others."""
-        self._past, self._roster = past, roster
+    def __init__(self, settings: ControlSettings, journal: JournalState, roster: Roster) -> None:
+        """`journal` and `roster` are looked at, and kept up to date by others."""
+        self._journal, self._roster = journal, roster
         self._watch = HangWatch(
             settings.heartbeat_ms, settings.hang_floor_ms, settings.hang_multiple
         )
@@ -81,7 +81,7 @@ class HangMonitor:
         self._watch.suspend()
 
     def begin_if_all_train(self, now_ms: int) -> None:
-        last = self._past.last
+        last = self._journal.last
         if last is None or self.epoch == last.number or self._silent(now_ms):
             return
         states = self._roster.states
@@ -92,7 +92,7 @@ class HangMonitor:
             for member in members_of(last)
         ):
             self.epoch = last.number
-            self._watch.begin(self._past.plans[last.number], now_ms)
+            self._watch.begin(self._journal.plans[last.number], now_ms)
 
     def look(self, now_ms: int) -> Looked:
         silent = self._silent(now_ms)

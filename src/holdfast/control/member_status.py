@@ -9,8 +9,8 @@ from holdfast.control.state import WorkerState
 
 
 class MemberStatus:
-    def __init__(self, past: JournalState, roster: Roster) -> None:
-        self._past, self._roster = past, roster
+    def __init__(self, journal: JournalState, roster: Roster) -> None:
+        self._journal, self._roster = journal, roster
         self.has_shares = False
         """The last order was decided in this term, so that it can be sent again."""
         self._clear()
@@ -39,29 +39,31 @@ class MemberStatus:
         """After a change of the last or the outstanding order."""
         broken, cut_off = self.broken, self.cut_off
         self._clear()
-        members = self._past.members()
+        members = self._journal.members()
         self.broken = {member: broken[member] for member in members if member in broken}
         self.cut_off = {member: cut_off[member] for member in members if member in cut_off}
         for member in members:
             self.look_at(member, now_ms)
 
     def look_at(self, member: Member, now_ms: int) -> None:
-        past = self._past
+        journal = self._journal
         state = self._roster.states.get(member)
-        in_last = past.last is not None and _is_in(member, past.last.incarnations)
-        in_next = past.outstanding is not None and _is_in(member, past.outstanding.incarnations)
+        in_last = journal.last is not None and _is_in(member, journal.last.incarnations)
+        in_next = journal.outstanding is not None and _is_in(
+            member, journal.outstanding.incarnations
+        )
         if not (in_last or in_next):
             return
-        is_fenced = past.is_fenced(member)
+        is_fenced = journal.is_fenced(member)
         _mark(self.fenced, member, in_last and is_fenced)
         _mark(self.fenced_next, member, in_next and is_fenced)
-        if past.last is not None and in_last:
-            heard = state is not None and state.epoch >= past.last.number
+        if journal.last is not None and in_last:
+            heard = state is not None and state.epoch >= journal.last.number
             _mark(self.unheard, member, not heard)
             done = heard and state is not None and state.is_done
             _mark(self.undone, member, not done)
-        if past.outstanding is not None:
-            number = past.outstanding.number
+        if journal.outstanding is not None:
+            number = journal.outstanding.number
             inside = state is not None and state.epoch == number
             _mark(self.outside, member, not inside)
             _mark(self.inside, member, inside)
@@ -71,7 +73,7 @@ class MemberStatus:
         self._look_for_trouble(member, state, now_ms)
 
     def _look_for_trouble(self, member: Member, state: WorkerState | None, now_ms: int) -> None:
-        if state is None or self._past.is_fenced(member):
+        if state is None or self._journal.is_fenced(member):
             self.broken.pop(member, None)
             self.cut_off.pop(member, None)
             self.stuck.pop(member, None)
@@ -91,24 +93,24 @@ class MemberStatus:
             self.stuck.pop(member, None)
 
     def _is_joining(self, member: Member, state: WorkerState) -> bool:
-        last, change = self._past.last, self._past.outstanding
+        last, change = self._journal.last, self._journal.outstanding
         if last is None or change is None or _is_in(member, last.incarnations):
             return False
         return state.epoch < change.number
 
     def _current_epochs(self) -> tuple[int, ...]:
-        orders = (self._past.last, self._past.outstanding)
+        orders = (self._journal.last, self._journal.outstanding)
         return tuple(order.number for order in orders if order is not None)
 
     def _is_entering(self, state: WorkerState) -> bool:
         """It has answered the round that the last order ends, and has not entered the order: what
         broke is a group of that order.
         """
-        last = self._past.last
+        last = self._journal.last
         return last is not None and state.round == last.number and state.epoch < last.number
 
     def _why_stuck(self, member: Member, state: WorkerState) -> str:
-        last = self._past.last
+        last = self._journal.last
         if last is None:
             return ""
         is_answered = state.round == last.number and self.has_shares

@@ -15,21 +15,21 @@ from holdfast.plan.text import format_plan
 
 def begin_job(state: CoordinatorState, born_ms: int) -> None:
     """The first order, when all workers are there, or for long enough as many as are needed."""
-    if state.past.last is not None or state.round is not None:
+    if state.journal.last is not None or state.round is not None:
         return
-    if state.past.stop is not None:
+    if state.journal.stop is not None:
         state.finish(state.settings.first_step, "asked to stop before the first step")
         return
     late = state.now_ms - born_ms >= state.settings.start_ms
-    if not late and len(state.roster.awake) < len(state.past.wanted.workers):
+    if not late and len(state.roster.awake) < len(state.journal.wanted.workers):
         return
     if late:
         use_spares(state)
     available = state.available()
-    target = reachable(state.past.wanted, available)
-    if target is None or (target != state.past.wanted and not late):
+    target = reachable(state.journal.wanted, available)
+    if target is None or (target != state.journal.wanted and not late):
         return
-    number = state.past.next_number()
+    number = state.journal.next_number()
     order = Order(
         number=number,
         kind="start",
@@ -37,7 +37,7 @@ def begin_job(state: CoordinatorState, born_ms: int) -> None:
         incarnations={name: available[name] for name in target.workers},
         lineage=number,
         at_step=state.settings.first_step,
-        reason="all workers are there" if target == state.past.wanted else "enough are there",
+        reason="all workers are there" if target == state.journal.wanted else "enough are there",
     )
     state.record(Ordered(order, state.settings.first_step))
     state.decided(f"order {number}: start, {order.reason}", order=str(number))
@@ -47,46 +47,51 @@ def follow_change(state: CoordinatorState) -> None:
     """While a member of the last order is out nothing is given up: it may have switched, and a
     joiner with it. The round will tell.
     """
-    change, standing = state.past.outstanding, state.standing
-    if change is None or state.round is not None or standing.fenced:
+    change, status = state.journal.outstanding, state.status
+    if change is None or state.round is not None or status.fenced:
         return
-    if not standing.outside and not standing.fenced_next:
-        entered = min(state.roster.states[member].entered_at for member in standing.inside)
+    if not status.outside and not status.fenced_next:
+        entered = min(state.roster.states[member].entered_at for member in status.inside)
         state.record(EnteredByAll(change.number, entered))
         state.decided(f"all members are in change {change.number}", order=str(change.number))
         return
-    if state.past.voided is None:
+    if state.journal.voided is None:
         _void_if_pointless(state)
-    if state.past.voided is not None and not standing.inside and not standing.unvoided:
+    if state.journal.voided is not None and not status.inside and not status.unvoided:
         state.record(Dropped(change.number))
         state.decided(f"change {change.number} came to nothing", order=str(change.number))
 
 
 def _void_if_pointless(state: CoordinatorState) -> None:
-    if state.standing.fenced_next:
-        lost = ", ".join(str(member) for member in state.standing.fenced_next)
+    if state.status.fenced_next:
+        lost = ", ".join(str(member) for member in state.status.fenced_next)
         void(state, f"{lost} is out")
 
 
 def void(state: CoordinatorState, reason: str) -> None:
-    change = state.past.outstanding
-    if change is not None and state.past.voided is None:
+    change = state.journal.outstanding
+    if change is not None and state.journal.voided is None:
         state.record(Voided(change.number, reason))
         state.decided(f"change {change.number} is cancelled: {reason}", order=str(change.number))
 
 
 def order_change(state: CoordinatorState) -> None:
     """The next one, if nothing is in its way."""
-    past = state.past
-    if past.last is None or past.outstanding is not None or state.round is not None or past.stop:
+    journal = state.journal
+    if (
+        journal.last is None
+        or journal.outstanding is not None
+        or state.round is not None
+        or journal.stop
+    ):
         return
     if not _is_quiet(state):
         return
     use_spares(state)
     available = state.available()
-    if reachable(past.wanted, available) == past.plans[past.last.number]:
+    if reachable(journal.wanted, available) == journal.plans[journal.last.number]:
         return
-    change = plan_change(past, available, past.next_number())
+    change = plan_change(journal, available, journal.next_number())
     if change is not None:
         state.record(Ordered(change))
         state.decided(f"change {change.number}: {change.reason}", order=str(change.number))
@@ -94,19 +99,19 @@ def order_change(state: CoordinatorState) -> None:
 
 def _is_quiet(state: CoordinatorState) -> bool:
     """Are all members of the last order in it, well, and reachable?"""
-    past, standing = state.past, state.standing
-    assert past.last is not None
-    if standing.broken or standing.stuck or standing.unheard:
+    journal, status = state.journal, state.status
+    assert journal.last is not None
+    if status.broken or status.stuck or status.unheard:
         return False
     return all(
-        not past.is_fenced(member) and state.roster.is_reachable(member)
-        for member in members_of(past.last)
+        not journal.is_fenced(member) and state.roster.is_reachable(member)
+        for member in members_of(journal.last)
     )
 
 
 def use_spares(state: CoordinatorState) -> None:
     """Names that cannot come back give their place in the wanted plan to spares."""
-    wanted, available = state.past.wanted, state.available()
+    wanted, available = state.journal.wanted, state.available()
     missing = [name for name in wanted.workers if name not in available]
     lost = [name for name in missing if state.is_lost_for_good(name)]
     spares = sorted(name for name in available if name not in wanted.seats)
@@ -114,5 +119,5 @@ def use_spares(state: CoordinatorState) -> None:
     if names:
         reason = ", ".join(f"{spare} takes the place of {name}" for name, spare in names.items())
         plan = renamed(wanted, names)
-        state.record(Wanted(format_plan(plan), reason, state.past.wanted_at))
+        state.record(Wanted(format_plan(plan), reason, state.journal.wanted_at))
         state.decided(reason)

@@ -8,23 +8,23 @@ from holdfast.control.worker_reports import Planned
 
 
 class PlannedChangeQueue:
-    def __init__(self, plans: Sequence[Planned], past: JournalState) -> None:
-        """`past` is looked at, and kept up to date by others."""
-        self._plans, self._past = plans, past
+    def __init__(self, plans: Sequence[Planned], journal: JournalState) -> None:
+        """`journal` is looked at, and kept up to date by others."""
+        self._plans, self._journal = plans, journal
         self._considered = 0
         """The epoch for which the next plan was looked for."""
 
     def due(self) -> PlanWanted | None:
         """What to want now; said once."""
-        past = self._past
-        if past.last is None or past.outstanding is not None:
+        journal = self._journal
+        if journal.last is None or journal.outstanding is not None:
             return None
-        if past.last.number == self._considered:
+        if journal.last.number == self._considered:
             return None
-        self._considered = past.last.number
+        self._considered = journal.last.number
         known = [planned.at_step for planned in self._plans]
-        at = known.index(past.wanted_at) if past.wanted_at in known else 0
-        if at + 1 >= len(known) or past.plans[past.last.number] != self._plans[at].plan:
+        at = known.index(journal.wanted_at) if journal.wanted_at in known else 0
+        if at + 1 >= len(known) or journal.plans[journal.last.number] != self._plans[at].plan:
             return None
         following = self._plans[at + 1]
         reason = f"the job file says so: [[change]] at_step = {following.at_step}"

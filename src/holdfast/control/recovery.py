@@ -15,16 +15,16 @@ from holdfast.plan.workers import node_of
 
 
 def begin_if_needed(state: CoordinatorState, blame: Blame) -> None:
-    if state.round is not None or state.past.last is None:
+    if state.round is not None or state.journal.last is None:
         return
     reason = _why(state)
     if not reason:
         return
-    if state.standing.broken:
+    if state.status.broken:
         accuse(state, blame)
-    number = state.past.next_number()
+    number = state.journal.next_number()
     state.record(NumberTaken(number, reason))
-    waiting = [member for member in state.past.members() if not state.past.is_fenced(member)]
+    waiting = [member for member in state.journal.members() if not state.journal.is_fenced(member)]
     state.round = Round(
         number=number,
         since_ms=state.now_ms,
@@ -37,19 +37,19 @@ def begin_if_needed(state: CoordinatorState, blame: Blame) -> None:
 
 
 def _why(state: CoordinatorState) -> str:
-    past, standing = state.past, state.standing
-    for member in standing.fenced:
+    journal, status = state.journal, state.status
+    for member in status.fenced:
         return f"{member} is out"
-    if past.outstanding is not None and standing.inside:
-        for member in standing.fenced_next:
-            return f"{member} is out, and change {past.outstanding.number} was entered"
-    if standing.stuck:
-        return next(iter(standing.stuck.values()))
+    if journal.outstanding is not None and status.inside:
+        for member in status.fenced_next:
+            return f"{member} is out, and change {journal.outstanding.number} was entered"
+    if status.stuck:
+        return next(iter(status.stuck.values()))
     if late := _why_late(state):
         return late
     settled = [
         member
-        for member, since_ms in standing.broken.items()
+        for member, since_ms in status.broken.items()
         if state.now_ms - since_ms >= state.settings.settle_ms
     ]
     if settled:
@@ -59,11 +59,11 @@ def _why(state: CoordinatorState) -> str:
 
 def _why_late(state: CoordinatorState) -> str:
     """An order that was sent and is not entered, or a change that only some have entered."""
-    past, standing = state.past, state.standing
-    waiting = standing.outside if past.outstanding is not None and standing.inside else {}
-    waiting = {**standing.unheard, **waiting}
-    late = [m for m in waiting if state.roster.is_reachable(m) and not past.is_fenced(m)]
-    if not late or past.last is None:
+    journal, status = state.journal, state.status
+    waiting = status.outside if journal.outstanding is not None and status.inside else {}
+    waiting = {**status.unheard, **waiting}
+    late = [m for m in waiting if state.roster.is_reachable(m) and not journal.is_fenced(m)]
+    if not late or journal.last is None:
         state.entering_ms = None
         state.vain_rounds = state.vain_rounds if waiting else 0
         return ""
@@ -73,13 +73,13 @@ def _why_late(state: CoordinatorState) -> str:
     if state.now_ms - state.entering_ms < allowed_ms:
         return ""
     state.entering_ms, state.vain_rounds = None, state.vain_rounds + 1
-    number = past.outstanding.number if past.outstanding is not None else past.last.number
+    number = journal.outstanding.number if journal.outstanding is not None else journal.last.number
     return f"{late[0]} has not entered order {number} within {allowed_ms} ms"
 
 
 def _allowed_ms(state: CoordinatorState) -> int:
     """For entering the last order."""
-    last = state.past.last
+    last = state.journal.last
     factor = 4 if last is not None and last.kind in ("start", "restore") else 1
     return factor * state.settings.enter_ms * int(2**state.vain_rounds)
 
@@ -93,13 +93,13 @@ def decide_if_answered(state: CoordinatorState, blame: Blame) -> None:
     held = state.round
     if held is None or held.waiting or not _is_stopped(state, held):
         return
-    made = decide(state.past, held.reports, held.number, state.settings.mode)
+    made = decide(state.journal, held.reports, held.number, state.settings.mode)
     if isinstance(made, NeedsRestore):
         _roll_back(state, held, made.reason)
         return
     if made.is_entered:
-        assert state.past.outstanding is not None
-        state.record(EnteredByAll(state.past.outstanding.number, entered_at(state)))
+        assert state.journal.outstanding is not None
+        state.record(EnteredByAll(state.journal.outstanding.number, entered_at(state)))
     _finish(state, made)
     blame.progressed(made.step)
 
@@ -109,7 +109,7 @@ def _is_stopped(state: CoordinatorState, held: Round) -> bool:
     members, so one that has answered, or is dead for sure, is enough. A verdict is no proof:
     a worker that is fenced and cannot be reached may go on.
     """
-    last, change = state.past.last, state.past.outstanding
+    last, change = state.journal.last, state.journal.outstanding
     orders = [order for order in (last, change) if order is not None]
     if change is not None and any(r.epoch == change.number for r in held.reports.values()):
         # All have voted for the change: no step is begun any more in the epoch before.
@@ -129,16 +129,16 @@ def _is_dead(state: CoordinatorState, member: Member) -> bool:
 
 def entered_at(state: CoordinatorState) -> int:
     """The step that the outstanding change began with."""
-    assert state.past.outstanding is not None
-    number = state.past.outstanding.number
+    assert state.journal.outstanding is not None
+    number = state.journal.outstanding.number
     states = state.roster.states
-    return min(states[m].entered_at for m in state.standing.inside if states[m].epoch == number)
+    return min(states[m].entered_at for m in state.status.inside if states[m].epoch == number)
 
 
 def _finish(state: CoordinatorState, made: RoundDecision) -> None:
     state.round, state.entering_ms = None, state.now_ms
     state.shares = made.shares
-    state.standing.has_shares = True
+    state.status.has_shares = True
     state.record(Ordered(made.order, made.step, made.target))
     state.decided(f"order {made.order.number}: {made.reason}", order=str(made.order.number))
 
@@ -147,12 +147,12 @@ def _roll_back(state: CoordinatorState, held: Round, reason: str) -> None:
     """To the newest whole snapshot, with the workers that are available; waits until they are
     enough. A job that is asked to stop loads nothing any more: it ends there.
     """
-    if state.past.stop is not None:
+    if state.journal.stop is not None:
         _stop_there(state, held, reason)
         return
     use_spares(state)
     available = state.available()
-    target = reachable(state.past.wanted, available)
+    target = reachable(state.journal.wanted, available)
     if target is None:
         _fail_if_hopeless(state, reason, available)
         return
@@ -205,10 +205,10 @@ def _has_no_step(state: CoordinatorState, held: Round) -> bool:
     """Is no step done since the job began, as its members report? Then it begins again. Joiners
     and workers without a seat are at version 0 in any case, and prove nothing.
     """
-    last, first = state.past.last, state.settings.first_step
+    last, first = state.journal.last, state.settings.first_step
     assert last is not None
     reports = [held.reports[member] for member in members_of(last) if member in held.reports]
-    is_new = [is_late(state.past, report) or report.version == first for report in reports]
+    is_new = [is_late(state.journal, report) or report.version == first for report in reports]
     return last.kind == "start" and bool(is_new) and all(is_new)
 
 
@@ -236,6 +236,6 @@ def _unheard_nodes(state: CoordinatorState) -> list[str]:
 
 
 def _fail_if_hopeless(state: CoordinatorState, reason: str, available: dict[str, int]) -> None:
-    missing = [name for name in state.past.wanted.workers if name not in available]
+    missing = [name for name in state.journal.wanted.workers if name not in available]
     if all(state.can_never_return(name) for name in missing):
         state.fail(f"{reason}; {', '.join(missing)} cannot be started again")

@@ -75,7 +75,7 @@ class Roster:
             known.is_connected, known.lost_ms = False, now_ms
         self.away[node] = None
 
-    def bury(self, node: str, *, will_return: bool = False) -> list[Member]:
+    def remove_dead(self, node: str, *, will_return: bool = False) -> list[Member]:
         """A node is dead; the processes that died with it."""
         known = self.nodes.setdefault(node, Node(name=node))
         known.is_connected, known.is_dead = False, True

@@ -59,29 +59,31 @@ Reports = Mapping[Member, WorkerReport]
 
 
 def decide(
-    past: JournalState, reports: Reports, number: int, mode: str
+    journal: JournalState, reports: Reports, number: int, mode: str
 ) -> RoundDecision | NeedsRestore:
-    assert past.last is not None
-    late = [str(member) for member, report in reports.items() if is_late(past, report)]
+    assert journal.last is not None
+    late = [str(member) for member, report in reports.items() if is_late(journal, report)]
     if late:
-        return NeedsRestore(f"{', '.join(late)} never entered {past.last.kind} {past.last.number}")
-    change = past.outstanding
-    if change is None or not entered_by_all(past, change, reports):
-        return _complete(past, reports, number, _base_epoch(past, reports), mode)
-    made = _complete(past, reports, number, change.number, mode)
+        return NeedsRestore(
+            f"{', '.join(late)} never entered {journal.last.kind} {journal.last.number}"
+        )
+    change = journal.outstanding
+    if change is None or not entered_by_all(journal, change, reports):
+        return _complete(journal, reports, number, _base_epoch(journal, reports), mode)
+    made = _complete(journal, reports, number, change.number, mode)
     if isinstance(made, NeedsRestore) and _is_reversible(change, reports):
-        return _complete(past, reports, number, _base_epoch(past, reports), mode)
+        return _complete(journal, reports, number, _base_epoch(journal, reports), mode)
     return made
 
 
-def is_late(past: JournalState, report: WorkerReport) -> bool:
+def is_late(journal: JournalState, report: WorkerReport) -> bool:
     """Is a member of the last order still in a history before its rollback?"""
-    assert past.last is not None
-    is_member = past.last.incarnations.get(report.member.name) == report.member.incarnation
-    return is_member and report.lineage < past.last.lineage
+    assert journal.last is not None
+    is_member = journal.last.incarnations.get(report.member.name) == report.member.incarnation
+    return is_member and report.lineage < journal.last.lineage
 
 
-def entered_by_all(past: JournalState, change: Order, reports: Reports) -> bool:
+def entered_by_all(journal: JournalState, change: Order, reports: Reports) -> bool:
     alive = [member for member in members_of(change) if member in reports]
     return bool(alive) and all(reports[member].epoch == change.number for member in alive)
 
@@ -92,11 +94,11 @@ def _is_reversible(change: Order, reports: Reports) -> bool:
     return all(r.outcome is None or r.outcome.epoch != change.number for r in inside)
 
 
-def _base_epoch(past: JournalState, reports: Reports) -> int:
-    last = past.last
+def _base_epoch(journal: JournalState, reports: Reports) -> int:
+    last = journal.last
     assert last is not None
-    if past.outstanding is not None and any(
-        report.epoch == past.outstanding.number for report in reports.values()
+    if journal.outstanding is not None and any(
+        report.epoch == journal.outstanding.number for report in reports.values()
     ):
         return last.number
     inside = [report for report in reports.values() if report.epoch == last.number]
@@ -106,9 +108,9 @@ def _base_epoch(past: JournalState, reports: Reports) -> int:
 
 
 def _complete(
-    past: JournalState, reports: Reports, number: int, base_epoch: int, mode: str
+    journal: JournalState, reports: Reports, number: int, base_epoch: int, mode: str
 ) -> RoundDecision | NeedsRestore:
-    base_order, base = past.orders[base_epoch], past.plans[base_epoch]
+    base_order, base = journal.orders[base_epoch], journal.plans[base_epoch]
     alive = {m.name: reports[m] for m in members_of(base_order) if m in reports}
     gone = tuple(name for name in base.workers if name not in alive)
     try:
@@ -118,7 +120,7 @@ def _complete(
     if not plan.stages:
         return NeedsRestore("no worker is left")
     told = [alive[name] for name in alive]
-    target = _known_target(past, told, base_epoch)
+    target = _known_target(journal, told, base_epoch)
     is_fast = mode == "fast" and not target
     made = resolve(
         base,
@@ -126,24 +128,24 @@ def _complete(
         told,
         base_epoch=base_epoch,
         mode="fast" if is_fast else "exact",
-        plans=past.plans,
+        plans=journal.plans,
     )
     if isinstance(made, StateLost):
         return NeedsRestore(made.reason)
     if target:
         made = _restricted(made, target, base.num_micro_batches)
-    return _decision(past, made, number, gone, alive, plan.workers)
+    return _decision(journal, made, number, gone, alive, plan.workers)
 
 
 def _known_target(
-    past: JournalState, reports: list[WorkerReport], base_epoch: int
+    journal: JournalState, reports: list[WorkerReport], base_epoch: int
 ) -> tuple[int, ...]:
     """What an order before this one has decided for the same step: there may be results of it."""
-    last = past.last
+    last = journal.last
     assert last is not None
     same_base = isinstance(last.plan, PlanWithout) and last.plan.epoch == base_epoch
-    same_step = max(report.version for report in reports) == past.step
-    return past.target if same_base and same_step else ()
+    same_step = max(report.version for report in reports) == journal.step
+    return journal.target if same_base and same_step else ()
 
 
 def _restricted(made: Resolution, target: tuple[int, ...], num_micro_batches: int) -> Resolution:
@@ -166,24 +168,24 @@ def _target_of(made: Resolution) -> tuple[int, ...]:
 
 
 def _decision(
-    past: JournalState,
+    journal: JournalState,
     made: Resolution,
     number: int,
     gone: tuple[str, ...],
     alive: dict[str, WorkerReport],
     workers: tuple[str, ...],
 ) -> RoundDecision:
-    assert past.last is not None
+    assert journal.last is not None
     order = Order(
         number=number,
         kind="recover",
         plan=PlanWithout(made.base, gone),
         incarnations={name: alive[name].member.incarnation for name in workers},
-        lineage=past.last.lineage,
+        lineage=journal.last.lineage,
         reason=made.reason,
     )
     shares = {
-        name: made.share(name, revert=_must_revert(past, alive[name], made.base))
+        name: made.share(name, revert=_must_revert(journal, alive[name], made.base))
         for name in workers
     }
     return RoundDecision(
@@ -191,14 +193,14 @@ def _decision(
         step=made.version,
         shares=shares,
         target=_target_of(made),
-        is_entered=past.outstanding is not None and made.base == past.outstanding.number,
+        is_entered=journal.outstanding is not None and made.base == journal.outstanding.number,
         reason=made.reason,
     )
 
 
-def _must_revert(past: JournalState, report: WorkerReport, base_epoch: int) -> bool:
+def _must_revert(journal: JournalState, report: WorkerReport, base_epoch: int) -> bool:
     """Has it entered a change that came to nothing?"""
-    order = past.orders.get(report.epoch)
+    order = journal.orders.get(report.epoch)
     if order is None or order.kind != "change" or report.epoch == base_epoch:
         return False
-    return report.epoch in past.cancelled or order == past.outstanding
+    return report.epoch in journal.cancelled or order == journal.outstanding

@@ -73,8 +73,10 @@ class StepAggregator:
 
     # What is known beforehand.
 
-    def note(self, entry: JournalEntry, past: JournalState, before: Order | None) -> list[JobEvent]:
-        """An entry of the journal, which `past` has; `before`: the last order before it."""
+    def note(
+        self, entry: JournalEntry, journal: JournalState, before: Order | None
+    ) -> list[JobEvent]:
+        """An entry of the journal, which `journal` has; `before`: the last order before it."""
         match entry:
             case Ordered(order=order, step=step):
                 if order.kind != "change":
@@ -82,7 +84,7 @@ class StepAggregator:
                 known = KnownEpoch(
                     number=order.number,
                     kind=order.kind,
-                    plan=past.plans[order.number],
+                    plan=journal.plans[order.number],
                     reason=order.reason,
                     before=before.number if before is not None else None,
                 )

@@ -38,7 +38,7 @@ def judge(state: CoordinatorState) -> None:
 
 
 def suspects(state: CoordinatorState) -> dict[Member, str]:
-    found = {m: why for m, why in state.suspected.items() if not state.past.is_fenced(m)}
+    found = {m: why for m, why in state.suspected.items() if not state.journal.is_fenced(m)}
     state.suspected = dict(found)
     for evidence in (_unreachable(state), _silent(state), _cut_off(state)):
         for member, why in evidence.items():
@@ -61,7 +61,7 @@ def fence_on_suspicion(
 
 
 def _is_last_holder(state: CoordinatorState, member: Member, doubted: Collection[Member]) -> bool:
-    orders = [state.past.last, state.past.outstanding if state.standing.inside else None]
+    orders = [state.journal.last, state.journal.outstanding if state.status.inside else None]
     return any(
         order is not None
         and order.incarnations.get(member.name) == member.incarnation
@@ -75,10 +75,10 @@ def _can_do_without(state: CoordinatorState, order: Order, doubted: Collection[M
     gone = [
         member.name
         for member in members_of(order)
-        if member in doubted or member.name in state.stopped or state.past.is_fenced(member)
+        if member in doubted or member.name in state.stopped or state.journal.is_fenced(member)
     ]
     try:
-        return bool(without_workers(state.past.plans[order.number], gone)[0].stages)
+        return bool(without_workers(state.journal.plans[order.number], gone)[0].stages)
     except HoldfastError:
         return False
 
@@ -92,14 +92,14 @@ def _has_nothing_to_lose(state: CoordinatorState, order: Order) -> bool:
         member in states
         and states[member].epoch < order.number
         and state.roster.is_reachable(member)
-        for member in state.standing.unheard
+        for member in state.status.unheard
     )
 
 
 def fence(state: CoordinatorState, member: Member, reason: str) -> None:
     """A process without a seat that is gone needs no verdict: nothing depends on it."""
-    is_member = member in state.past.members()
-    if state.past.is_fenced(member) or not (is_member or member in state.roster.states):
+    is_member = member in state.journal.members()
+    if state.journal.is_fenced(member) or not (is_member or member in state.roster.states):
         return
     state.record(Fenced(member, reason))
     state.stir(node_of(member.name))
@@ -114,8 +114,8 @@ def _unreachable(state: CoordinatorState) -> dict[Member, str]:
         return {}
     return {
         member: f"{node_of(member.name)} cannot be reached"
-        for member in state.past.members()
-        if node_of(member.name) in lost and not state.past.is_fenced(member)
+        for member in state.journal.members()
+        if node_of(member.name) in lost and not state.journal.is_fenced(member)
     }
 
 
@@ -139,7 +139,7 @@ def _cut_off(state: CoordinatorState) -> dict[Member, str]:
         return {}
     return {
         member: "it lost its links while it joined"
-        for member, since_ms in state.standing.cut_off.items()
+        for member, since_ms in state.status.cut_off.items()
         if state.now_ms - since_ms >= cut_off_ms(state)
     }
 
@@ -173,11 +173,11 @@ class Blame:
 def accuse(state: CoordinatorState, blame: Blame) -> None:
     """A round begins because groups broke: who is blamed, and is it enough?"""
     accusers: dict[str, int] = {}
-    for member in state.standing.broken:
+    for member in state.status.broken:
         for name in state.roster.states[member].blamed:
             accusers[name] = accusers.get(name, 0) + 1
     culprit = blame.culprit(accusers)
-    for member in state.past.members():
-        if member.name == culprit and not state.past.is_fenced(member):
+    for member in state.journal.members():
+        if member.name == culprit and not state.journal.is_fenced(member):
             reason = f"{accusers[culprit]} lost it again and again in one step"
             fence_on_suspicion(state, member, reason, suspects(state))

@@ -19,50 +19,50 @@ class CoordinatorView:
     @property
     def term(self) -> int:
         """How many coordinators the job has had."""
-        return self._state.past.term
+        return self._state.journal.term
 
     @property
     def last(self) -> Order | None:
         """The order in force."""
-        return self._state.past.last
+        return self._state.journal.last
 
     @property
     def epoch(self) -> int:
-        last = self._state.past.last
+        last = self._state.journal.last
         return last.number if last is not None else 0
 
     @property
     def change(self) -> int:
         """The planned change that is under way; 0 = none."""
-        change = self._state.past.outstanding
+        change = self._state.journal.outstanding
         return change.number if change is not None else 0
 
     @property
     def plan(self) -> Plan:
         """In force, or what the job begins with."""
-        past = self._state.past
-        return past.plans[past.last.number] if past.last is not None else past.wanted
+        journal = self._state.journal
+        return journal.plans[journal.last.number] if journal.last is not None else journal.wanted
 
     @property
     def plans(self) -> Mapping[int, Plan]:
         """By epoch."""
-        return self._state.past.plans
+        return self._state.journal.plans
 
     def epoch_of_step(self, step: int) -> int:
         """Whose word on a step counts; 0: that of none yet."""
-        return self._state.past.epoch_of_step(step)
+        return self._state.journal.epoch_of_step(step)
 
     @property
     def wanted(self) -> Plan:
-        return self._state.past.wanted
+        return self._state.journal.wanted
 
     @property
     def is_stopping(self) -> bool:
-        return self._state.past.stop is not None
+        return self._state.journal.stop is not None
 
     @property
     def is_over(self) -> bool:
-        return self._state.past.ended is not None
+        return self._state.journal.ended is not None
 
     @property
     def next_step(self) -> int:

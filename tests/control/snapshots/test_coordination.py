@@ -36,11 +36,11 @@ V1, V2, V3 = Version(1, 1), Version(2, 1), Version(3, 1)
 class Scene:
     def __init__(self, plan=PLAN, persists=True, **settings):
         self.plan, self.effects = plan, []
-        self.past, self.roster = JournalState(plan), Roster()
+        self.journal, self.roster = JournalState(plan), Roster()
         self.order(1)
         options = SnapshotOptions(job="test")
         settings = SnapshotSettings(options=options, persists=persists, **settings)
-        self.snapshots = SnapshotCoordination(settings, self.past, self.roster)
+        self.snapshots = SnapshotCoordination(settings, self.journal, self.roster)
         for node in dict.fromkeys(map(node_of, plan.workers)):
             self.roster.connect(NodeConnected(node=node, agent="a", places=()))
 
@@ -48,7 +48,7 @@ class Scene:
         incarnations = dict.fromkeys(self.plan.workers, 1)
         text = FullPlan(format_plan(self.plan))
         order = Order(number=number, kind=kind, plan=text, incarnations=incarnations)
-        self.past.note(Ordered(order, step))
+        self.journal.note(Ordered(order, step))
 
     def hold(self, *versions, nodes=None):
         digest = plan_digest(self.plan)
@@ -185,8 +185,8 @@ def test_waits_make_the_interval_grow():
 
 
 def test_without_snapshots_there_is_only_the_disk():
-    past, roster = JournalState(PLAN), Roster()
-    snapshots = SnapshotCoordination(SnapshotSettings(), past, roster)
+    journal, roster = JournalState(PLAN), Roster()
+    snapshots = SnapshotCoordination(SnapshotSettings(), journal, roster)
     assert snapshots.update("n0", ()) == snapshots.look() == []
     snapshots.lost("n0", ())
     assert snapshots.newest_loadable() is None

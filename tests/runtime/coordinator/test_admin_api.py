@@ -43,7 +43,7 @@ def make(tiny_job, tmp_path, node):
     """A desk with one worker on one node."""
     opened = []
 
-    def desk(faults=()):
+    def state(faults=()):
         job = tiny_job(faults=faults)
         run_dir = create_run_directory(str(tmp_path / "run"), "x").path
         spec = CoordinatorSpec(
@@ -63,7 +63,7 @@ def make(tiny_job, tmp_path, node):
         strangers = Strangers(print, lambda: 0.0)
         return AdminApi(spec, machine.view, opened[-1], dispatch, strangers, 0), opened[-1]
 
-    yield desk
+    yield state
     for run_log in opened:
         run_log.close()
 
@@ -77,8 +77,8 @@ def test_how_the_job_is_doing(make):
 
 
 def test_a_fault_is_written_down_and_goes_to_its_node(make, node):
-    desk, run_log = make()
-    answer = desk.serve(InjectRequest(fault=Fault(kind="SIGKILL", target="r0.s0")))
+    state, run_log = make()
+    answer = state.serve(InjectRequest(fault=Fault(kind="SIGKILL", target="r0.s0")))
     assert answer == Done(text="SIGKILL for n0.g0, after 0 steps")
     assert node.sent == [InjectFault(fault=Fault(kind="SIGKILL", target="n0.g0"))]
     (told,) = run_log.recent
@@ -93,7 +93,7 @@ def test_somebody_unknown_is_refused(make, node):
 
 
 def test_the_job_files_faults_come_when_they_are_due(make, node):
-    desk, _ = make([Fault(kind="SIGSTOP", at_step=0), Fault(kind="SIGSTOP", at_step=1)])
-    desk.inject_due(0)
-    desk.inject_due(0)
+    state, _ = make([Fault(kind="SIGSTOP", at_step=0), Fault(kind="SIGSTOP", at_step=1)])
+    state.inject_due(0)
+    state.inject_due(0)
     assert [told.fault.at_step for told in node.sent] == [0]

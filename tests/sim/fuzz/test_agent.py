@@ -56,7 +56,7 @@ def test_versions_that_cannot_be_read_are_given_up_and_an_older_one_is_restored(
     for name in ("n0.g0", "n2.g0"):
         world.kill(worker(world, name), "SIGKILL")
     at_version(world, newest + 3)
-    restored = [order.version for order in world.past.orders.values() if order.kind == "restore"]
+    restored = [order.version for order in world.journal.orders.values() if order.kind == "restore"]
     assert len(restored) > 1
     assert restored[-1] <= newest - 2
 

@@ -33,22 +33,22 @@ def test_a_replica_is_enough():
 
 def test_the_newest_version_of_the_history_is_known():
     plan = small_plan(2)
-    memory, past = PlanMemory(plan), JournalState(plan)
+    memory, journal = PlanMemory(plan), JournalState(plan)
     incarnations = dict.fromkeys(plan.workers, 1)
     order = Order(
         number=1, kind="start", plan=FullPlan(format_plan(plan)), incarnations=incarnations
     )
-    past.note(Ordered(order))
+    journal.note(Ordered(order))
     known = KnownMemory({memory.digest: memory})
     held = (HeldArena("n0.g0", memory.digest, (Version(3, 1), Version(4, 1), Version(5, 9))),)
     known.told("n0", held)
-    assert known.newest(past) == 4
+    assert known.newest(journal) == 4
     known.refused(Version(4, 1))
-    assert known.newest(past) == 3
+    assert known.newest(journal) == 3
     known.told("n0", held, is_new=True)
-    assert known.newest(past) == 4
+    assert known.newest(journal) == 4
     known.told("n0", ())
-    assert known.newest(past) is None
+    assert known.newest(journal) is None
 
 
 @pytest.mark.parametrize("seed", range(12))

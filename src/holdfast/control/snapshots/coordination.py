@@ -33,9 +33,9 @@ from holdfast.snapshot.snapshot_index import SnapshotIndex
 
 
 class SnapshotCoordination:
-    def __init__(self, settings: SnapshotSettings, past: JournalState, roster: Roster) -> None:
-        """`past` and `roster` are looked at, and kept up to date by others."""
-        self._settings, self._past, self._roster = settings, past, roster
+    def __init__(self, settings: SnapshotSettings, journal: JournalState, roster: Roster) -> None:
+        """`journal` and `roster` are looked at, and kept up to date by others."""
+        self._settings, self._journal, self._roster = settings, journal, roster
         options = settings.options
         self._index = SnapshotIndex(options) if options is not None else None
         self._copies = CopyRounds(self._index) if self._index is not None else None
@@ -132,13 +132,13 @@ class SnapshotCoordination:
         """What to restore: the newest version of the job's history that is whole in memory or on
         disk.
         """
-        statuses = self._index.statuses(self._past.plans) if self._index is not None else ()
+        statuses = self._index.statuses(self._journal.plans) if self._index is not None else ()
         found = find_loadable(statuses, self._on_disk, self._is_of_history)
         return found[0].version if found else None
 
     def _is_of_history(self, version: Version) -> bool:
-        is_known = version.agreed_in in self._past.plans
-        counts = self._past.epoch_of_step(version.step - 1) == version.agreed_in
+        is_known = version.agreed_in in self._journal.plans
+        counts = self._journal.epoch_of_step(version.step - 1) == version.agreed_in
         return is_known and counts and version not in self._refused
 
     def look(self) -> list[Effect]:
@@ -146,7 +146,7 @@ class SnapshotCoordination:
         if self._index is None or self._copies is None or not self.is_changed:
             return []
         self.is_changed = False
-        found = find_loadable(self._index.statuses(self._past.plans), {}, self._is_of_history)
+        found = find_loadable(self._index.statuses(self._journal.plans), {}, self._is_of_history)
         if not found:
             return []
         newest = found[0]

@@ -45,7 +45,7 @@ class Coverage(Checker):
     def _round(self, world: "World") -> None:
         """What was going on when a round begins."""
         world.count("rounds")
-        last, change = world.past.last, world.past.outstanding
+        last, change = world.journal.last, world.journal.outstanding
         if last is None:
             return
         positions = [worker.position for worker in world.members_alive(last)]

@@ -125,7 +125,7 @@ class KnownMemory:
             self._plans[plan].is_whole(at) for plan, at in places.items() if plan in self._plans
         )
 
-    def newest(self, past: JournalState) -> int | None:
+    def newest(self, journal: JournalState) -> int | None:
         """The newest version of the journal's history that is whole; None: there is none."""
         places: dict[tuple[Version, str], list[tuple[str, str]]] = {}
         for node, arenas in self._held.items():
@@ -135,7 +135,7 @@ class KnownMemory:
         whole = [
             version.step
             for (version, plan), at in places.items()
-            if past.epoch_of_step(version.step - 1) == version.agreed_in
+            if journal.epoch_of_step(version.step - 1) == version.agreed_in
             and version not in self._refused
             and plan in self._plans
             and self._plans[plan].is_whole(at)

@@ -144,10 +144,10 @@ def _peace(world: World) -> None:
     """Some steps more, then a clean stop; all of it within a bounded time. A stop that was asked
     for before is not asked for again.
     """
-    begun_ms, first = world.clock.now_ms, -1 if world.past.stop is None else -2
+    begun_ms, first = world.clock.now_ms, -1 if world.journal.stop is None else -2
     while world.clock.now_ms - begun_ms < PEACE_MS and not world.office.is_over:
         world.clock.step()
-        last = world.past.last
+        last = world.journal.last
         seated = world.members_alive(last) if last is not None and first > -2 else []
         if last is None or not seated:
             continue

@@ -162,7 +162,7 @@ def _false_verdict(world: "World", rng: Random, worker: "Worker | None") -> None
 
 
 def _want_plan(world: "World", rng: Random, _: "Worker | None") -> None:
-    office, wanted = world.office, world.past.wanted
+    office, wanted = world.office, world.journal.wanted
     plans = (world.shape.plan, world.shape.other)
     if office.is_up and wanted in plans:
         world.count("plans wanted")

@@ -73,7 +73,7 @@ class World:
         self.is_peace = False
         self.stopped_ms: dict[Member, int] = {}
         """Since when workers are, or were last, stopped by a signal."""
-        self.past = JournalState(settings.plan)
+        self.journal = JournalState(settings.plan)
         """What the journal says, kept by the world itself."""
         self.listeners: list[Callable[[str, Worker], None]] = []
         self.checkers = checkers
@@ -120,7 +120,7 @@ class World:
 
     def newest_known(self) -> int | None:
         """The newest whole version that the coordinator was told of, as the world judges it."""
-        return self.office.known.newest(self.past)
+        return self.office.known.newest(self.journal)
 
     def memory(self, epoch: int) -> PlanMemory:
         """The arenas under the plan of an epoch."""
@@ -134,14 +134,14 @@ class World:
 
     def is_member(self, worker: Worker) -> bool:
         """Of the last order, or already inside the outstanding one; and not fenced."""
-        change = self.past.outstanding
+        change = self.journal.outstanding
         inside = change is not None and worker.position.epoch == change.number
-        order = change if inside else self.past.last
+        order = change if inside else self.journal.last
         is_in = order is not None and worker.position.is_in(order)
         return is_in and not self.is_fenced(worker)
 
     def is_fenced(self, worker: Worker) -> bool:
-        return worker.member in self.past.fenced
+        return worker.member in self.journal.fenced
 
     def unfenced(self) -> list[Worker]:
         return [w for w in self.workers.values() if w.is_alive and not self.is_fenced(w)]
@@ -166,7 +166,7 @@ class World:
             self._learn(entry.order)
         for checker in self.checkers:
             checker.recording(self, entry)
-        self.past.note(entry)
+        self.journal.note(entry)
         for checker in self.checkers:
             checker.recorded(self, entry)
 

@@ -19,7 +19,7 @@ def test_a_restart_disturbs_nobody():
 def test_a_round_without_a_failure_is_seen(monkeypatch):
     why = recovery._why
     monkeypatch.setattr(
-        recovery, "_why", lambda desk: why(desk) or ("restart" if desk.past.term > 1 else "")
+        recovery, "_why", lambda state: why(state) or ("restart" if state.journal.term > 1 else "")
     )
     assert broken_promise(restarted(), 12) == "P6"
 

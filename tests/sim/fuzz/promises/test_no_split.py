@@ -66,7 +66,7 @@ def test_a_fenced_worker_may_end_the_step_in_flight_after_a_rollback():
     world.kill(worker(world, "n2.g0"), "SIGKILL")
     until(world, lambda: world.coverage["restores"] == 1)
     assert world.is_fenced(hung)
-    assert world.past.step < hung.position.version
+    assert world.journal.step < hung.position.version
     world.listeners.remove(hold)
     hung.resume()
     until(world, lambda: world.coverage["steps of fenced workers"] == 1)
@@ -85,7 +85,7 @@ def rolled_back_twice():
             world.kill(worker(world, name), "SIGKILL")
         restored = partial(lambda wanted: world.coverage["restores"] == wanted, number)
         until(world, restored)
-        at_version(world, world.past.step + 1)
+        at_version(world, world.journal.step + 1)
         told_ms = world.clock.now_ms + 150
         until(world, lambda told_ms=told_ms: world.clock.now_ms > told_ms)
     return world

@@ -23,7 +23,7 @@ def run_to_the_end(*names):
 @pytest.mark.parametrize("names", [(), ("n0.g0",), ("n0.g0", "n2.g0")])
 def test_every_step_is_logged(names):
     world = run_to_the_end(*names)
-    assert world.office.recorded.next_step == world.past.ended.version
+    assert world.office.recorded.next_step == world.journal.ended.version
 
 
 def test_an_epoch_that_never_begins_in_it_is_seen(monkeypatch):

@@ -39,9 +39,9 @@ class CoordinatorLoss(Checker):
         """What is sent is in the journal."""
         match message:
             case Freeze(round=number):
-                known = world.past.number >= number
+                known = world.journal.number >= number
             case Order(number=number):
-                known = number in world.past.orders
+                known = number in world.journal.orders
             case _:
                 known = True
         world.require(NAME, known, f"{type(message).__name__} is sent before it is in the journal")

@@ -35,7 +35,7 @@ class NoSplit(Checker):
         is_fenced = world.is_fenced(worker)
         if is_fenced:
             world.count("steps of fenced workers")
-        for number, first in world.past.epochs:
+        for number, first in world.journal.epochs:
             last = self._in_flight.get(number, first) if is_fenced else first
             world.require(
                 NAME,
@@ -58,7 +58,7 @@ class NoSplit(Checker):
         for history in state.values():
             last = world.values.last_outcome(history)
             if last is not None:
-                counts = world.past.epoch_of_step(last.step)
+                counts = world.journal.epoch_of_step(last.step)
                 world.require(
                     NAME,
                     counts == last.epoch,

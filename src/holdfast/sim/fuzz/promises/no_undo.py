@@ -40,12 +40,12 @@ class NoUndo(Checker):
 
     def _in_force(self, world: "World") -> Order | None:
         """The outstanding change, if all of it who live have entered it."""
-        change = world.past.outstanding
+        change = world.journal.outstanding
         if change is not None:
             alive = [w for w in world.members_alive(change) if not world.is_fenced(w)]
             if alive and all(worker.position.epoch == change.number for worker in alive):
                 return change
-        return world.past.last
+        return world.journal.last
 
     def _not_further_than_needed(self, world: "World", what: str, version: int) -> None:
         """Of the snapshots that are known, the newest is taken."""
@@ -68,7 +68,7 @@ class NoUndo(Checker):
             for worker in world.members_alive(order)
         ):
             return False
-        plan = world.past.plans[order.number]
+        plan = world.journal.plans[order.number]
         gone = [member.name for member in members_of(order) if member.name not in alive]
         try:
             return bool(without_workers(plan, gone)[0].stages)

@@ -38,12 +38,12 @@ class CompleteRunLog(Checker):
 
     def _epochs_of(self, world: "World", step: int) -> list[int]:
         """Whose word on a step counts, or will if the outstanding change is entered by all."""
-        change = world.past.outstanding
-        return [world.past.epoch_of_step(step), change.number if change is not None else 0]
+        change = world.journal.outstanding
+        return [world.journal.epoch_of_step(step), change.number if change is not None else 0]
 
     def finished(self, world: "World") -> None:
         """Where all were done; a stop while state is lost ends at a snapshot."""
-        ended, last = world.past.ended, world.past.last
+        ended, last = world.journal.ended, world.journal.last
         if ended is None or ended.is_failure or last is None:
             return
         done = [worker for worker in world.members_alive(last) if worker.position.is_done]
