@@ -143,7 +143,7 @@ def test_the_end_waits_for_what_was_sent():
 def test_a_message_that_nobody_sends_or_takes_is_our_bug():
     messages, _ = make(PIPE, "n0.g2")
     messages.begin(TASK.data, 0)
-    with pytest.raises(InternalError, match=r"nobody sends F9 to r0.s2"):
+    with pytest.raises(InternalError, match=r"no worker sends F9 to r0.s2"):
         messages.take("F", "r0.s2", 9)
     messages, _ = make(PIPE, "n0.g2")
     messages.begin(TASK.data, 0)

@@ -34,6 +34,13 @@ IN_SOURCE = {
 }
 
 
+PLAIN = {
+    joined(r"(?i)\b(every~body|some~body|no~body|any~body|who~ever)\b"): (
+        "name the worker, the agent or the coordinator"
+    ),
+}
+
+
 def wrong_words(text: str, rules: Mapping[str, str]) -> Iterator[str]:
     """`line: word: reason` for every match."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -63,6 +70,11 @@ def test_the_project_speaks_only_of_itself():
 
 def test_the_source_leaves_nothing_open():
     assert_none(complaints(sorted(SRC.rglob("*.py")), IN_SOURCE))
+
+
+def test_the_source_says_who_does_what():
+    assert_none(complaints(sorted(SRC.rglob("*.py")), PLAIN))
+    assert len(list(wrong_words(joined("Every~body waits."), PLAIN))) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SLOW = 1.5
 COST = UnitCost(1.0, 1.0, 1.0)
 """Forward 1, backward 2: the usual ratio."""
 EXTRA_IN_FLIGHT = 4
-"""Whoever takes over the work of others needs room for a few more micro-batches."""
+"""A worker that takes over the work of others needs room for a few more micro-batches."""
 
 
 class Picture(msgspec.Struct, frozen=True):

@@ -296,7 +296,7 @@ class Coordinator:
     # What is due
 
     def _has_gathered(self) -> bool:
-        """Is everybody here who may be in the present epoch, or was there time enough?"""
+        """Are all here that may be in the present epoch, or was there time enough?"""
         state = self._state
         assert self._born_ms is not None
         is_late = state.now_ms - self._born_ms >= self.settings.lost_after_ms

@@ -22,13 +22,13 @@ class Void(Message, frozen=True, tag="void"):
 
 
 class Stop(Message, frozen=True, tag="stop"):
-    """Stop at the end of a step; everybody agrees on which in the agreement of that step."""
+    """Stop at the end of a step; all workers agree on which in the agreement of that step."""
 
     reason: str = ""
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """Everybody is done: nobody needs this worker's state any more."""
+    """All are done: no other worker needs this one's state any more."""
 
 
 WorkerMessage = Freeze | Order | Void | Stop | Leave

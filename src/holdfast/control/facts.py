@@ -133,7 +133,7 @@ class CheckpointsFound(msgspec.Struct, frozen=True):
 
 
 class PlanWanted(msgspec.Struct, frozen=True):
-    """From now on this is the plan that the job runs with everybody."""
+    """From now on this is the plan that the job runs with all its workers."""
 
     plan: Plan
     reason: str = ""

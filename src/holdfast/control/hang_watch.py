@@ -1,14 +1,14 @@
 """Who hangs: from the places that heartbeats carry to the word of the detector.
 
-`detect/progress.py` finds the front, the one worker that waits for nobody, and says when it has
+`detect/progress.py` finds the front, the one worker that waits for no other, and says when it has
 been in one action for too long. What is added here:
 
 - how long an action should take follows from the timeline of the plan, scaled to the step times
-  that this run has shown; before anything was seen nobody is judged, and after a change of plan the
+  that this run has shown; until then no worker is judged, and after a change of plan the
   new one is given three times the old one's time until it has shown its own
 - a worker that is stopped by a signal is told by the kernel: the floor is time enough
 - a worker that uses its processor, or waits for one, is busy and not hung; on an overloaded machine
-  everybody is late. It is given several times as long, since a loop without end is busy, too.
+  all workers are late. It is given several times as long, since a loop without end is busy, too.
 """
 
 from collections.abc import Mapping
@@ -53,14 +53,14 @@ class HangWatch:
         """(worker, step, action) -> (until when it may be busy, why it would be hung)"""
 
     def suspend(self) -> None:
-        """Orders are on their way: nobody has to get on meanwhile."""
+        """Orders are on their way: no worker has to make progress meanwhile."""
         self._watch = self._plan = None
         self._vetoed = {}
-        # What was known of running workers is old by the time anybody is watched again.
+        # What was known of running workers is old by the time workers are watched again.
         self._places = {w: place for w, place in self._places.items() if place.is_stopped}
 
     def begin(self, plan: Plan, now_ms: int) -> None:
-        """Everybody trains under this plan."""
+        """All workers train under this plan."""
         self._plan, self._times_ms = plan, []
         if self._step_ms:
             self._watch_for(UNSEEN_FACTOR * self._step_ms, now_ms)

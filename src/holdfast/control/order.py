@@ -1,10 +1,10 @@
 """What the coordinator tells the workers to do. Every order has a number from one counter, which is
 also the number of the epoch it starts; numbers are never used twice.
 
-    start     the first plan: everybody makes its groups and its initial state
+    start     the first plan: all workers make their groups and their initial state
     recover   after a failure: go on under this plan; first complete the step in flight, as `share`
               says
-    change    planned: build the next plan's groups while training; switch when everybody is ready
+    change    planned: build the next plan's groups while training; switch when all are ready
     restore   state was lost: all load `version` from snapshots and go on from there, in a new
               lineage
 
@@ -67,7 +67,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's part in completing the step in flight."""
 
     step: int
-    """Everybody is at this version, once those behind have followed; this step is completed."""
+    """All are at this version, once those behind have rolled forward; this step is completed."""
     base: int
     """The epoch whose plan numbers the slots."""
     outcome: Outcome | None = None
@@ -83,7 +83,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     speak: tuple[int, ...] = ()
     """Micro-batches whose loss, known here, counts."""
     micro_batches: tuple[int, ...] = ()
-    """What has to run again, the same for everybody."""
+    """What has to run again, the same for all."""
     recompute: dict[Addend, tuple[int, ...]] = {}
     """Of those, what is added to which sum; nothing else is."""
     rate_factor: float = 1.0

@@ -32,8 +32,8 @@ class Member(msgspec.Struct, frozen=True, order=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a step came to, as recorded by whoever applied it. Those who follow use it and never
-    compute their own: a norm summed in another order has other bits.
+    """What a step came to, as recorded where it was applied. Who rolls forward uses it and does not
+    compute its own: a norm summed in another order has other bits.
     """
 
     step: int
@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Of the mean gradient, before clipping."""
     clip_factor: float
     applied: bool
-    """False: a gradient was not finite, or no target counts; nobody applies the step."""
+    """False: a gradient was not finite, or no target counts; no worker applies the step."""
     rate_factor: float = 1.0
     """Of the learning rate; not 1 where a step was completed without its lost micro-batches."""
 

@@ -77,7 +77,7 @@ class Detector:
         self._moments: list[tuple[Array, float, Array | None]] = []
         """Features, step time and ends of the last steps, newest last."""
         self._waiting = 0
-        """Steps still to be seen before somebody is suspected; 0: nothing to explain."""
+        """Steps still to be seen before a worker is suspected; 0: nothing to explain."""
         self._warm: list[tuple[Array, float]] = []
         self._settling = True
         self._has_samples: Flags = np.zeros(self.model.num_classes, dtype=np.bool_)

@@ -2,7 +2,7 @@
 
 Statistics of a running step name suspects; only a test with nothing else going on names the
 culprit. A matrix product tells whether a device computes slowly. A message between two workers
-tells whether their link is slow. Pairs run in passes in which nobody takes part twice, so that no
+tells whether their link is slow. Pairs run in passes, no worker twice in one of them, so that no
 pair is measured beside another one of its own: a ring takes two passes, three if its number is
 odd, whatever its length. Healthy workers and links of the same kind run along, as the measure.
 """

@@ -3,13 +3,13 @@
 A heartbeat says where a worker is: step, position in its list of actions, and for how long, by its
 own clock. Three questions follow, each with its own evidence:
 
-    dead     no heartbeat for several intervals, or somebody saw it exit
+    dead     no heartbeat for several intervals, or its exit was seen
     hung     heartbeats come, the position does not move
     behind   the position moves, but the step takes several times as long as predicted
 
 When one worker hangs, soon all stand still, each waiting for another. Only the *front* can be the
 cause: the worker whose present action should have ended first. All that should have ended before
-it did end, so it waits for nobody. Its time counts from the moment when it became the front, and
+it did end, so it waits for no other. Its time counts from the moment when it became the front, and
 only it is ever called hung.
 
 How long is too long is a multiple of the predicted time of the action, or of the longest time that
@@ -17,7 +17,7 @@ the same action was seen to take in the last steps, whichever is more. Regular e
 tenth step saves or evaluates and takes five times as long) are thereby learned, and during the
 first steps, when nothing is, the whole step's predicted time stands in for the action's.
 
-Heartbeats only store where somebody is; the front is found when `check` is called, so that a
+Heartbeats only store where a worker is; the front is found when `check` is called, so that a
 thousand workers cost a thousand small writes and one pass. A bound is therefore met up to one
 interval late.
 
@@ -125,7 +125,7 @@ class ProgressWatch:
         place.since_ms = now_ms - max(0, beat.sent_ms - beat.entered_ms)
 
     def exited(self, worker: str, how: str) -> Verdict:
-        """Somebody saw it end: no need to wait for silence."""
+        """Its end was seen: no need to wait for silence."""
         place = self.state.places.pop(worker, _Place())
         return Verdict(kind=DEAD, who=(worker,), step=place.step, reason=f"{worker}: {how}")
 
@@ -165,7 +165,7 @@ class ProgressWatch:
         return actions[min(action, len(actions) - 1)]
 
     def _forgive_own_pause(self, now_ms: int) -> None:
-        """If this very process was stopped for a while, everybody seems silent: nobody is."""
+        """If this very process was stopped for a while, all workers seem silent, and none is."""
         last = self.state.checked_ms
         pause = now_ms - last - self.tuning.interval_ms
         if last >= 0 and pause > self.tuning.interval_ms:

@@ -1,4 +1,4 @@
-"""When a step is longer than predicted and nobody has said why: whom to ask."""
+"""When a step is longer than predicted and no verdict says why: which workers to ask."""
 
 from collections.abc import Sequence
 

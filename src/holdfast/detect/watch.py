@@ -6,7 +6,7 @@ Every step gives one value per member: the logarithm of observed over predicted.
                    peers to compare, it may not exceed a few per cent: a device that is slow from
                    the first step on is slow, not usual;
     the common     the median over its class (or over all, where a class is too small to have one):
-                   what happens to everybody is not the fault of one.
+                   what happens to all is not the fault of one.
 
 What is left goes through a change test. A member whose test fires gets a *level*, how far off it
 is now, and is watched from there on: up (worse), down (better), back to nothing (recovered).
@@ -23,7 +23,7 @@ from holdfast.detect.change import TESTS, Flags, Test, Tuning
 from holdfast.detect.workload import Array, Index
 
 MIN_PEERS = 3
-"""A median of two blames nobody."""
+"""A median of two blames neither."""
 RECENT = 16
 
 
@@ -166,7 +166,7 @@ class _Peers:
         self.has_peers: Flags = sizes[classes] >= MIN_PEERS if len(classes) else classes > 0
 
     def medians(self, values: Array, chosen: Flags) -> tuple[Array, float]:
-        """The common part per member, and of everybody. Too few: zero."""
+        """The common part per member, and of all. Too few: zero."""
         if self.alone:
             return np.zeros(len(values)), 0.0
         padded = np.append(np.where(chosen, values, np.inf), np.inf)

@@ -16,7 +16,7 @@ report only sums. It is fitted in two phases:
   as a light one, in per cent), and a sample further off than twice the usual error counts only as
   much as one at that distance. So the model follows drift, and an outlier moves it little.
 
-Whoever is known to be slow is left out by the caller.
+A worker that is known to be slow is left out by the caller.
 """
 
 from collections.abc import Sequence

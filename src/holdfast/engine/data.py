@@ -1,4 +1,4 @@
-"""Data by number: a micro-batch is a function of (step, index), whoever asks, however often.
+"""Data by number: a micro-batch is a function of (step, index), for any worker, however often.
 
 `SyntheticTask` makes a language-like task from nothing; `TokenFile` reads windows of a
 memory-mapped file of tokens in a shuffled order that needs no table.

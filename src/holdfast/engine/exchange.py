@@ -98,7 +98,7 @@ class Messages:
         if message in self._local:
             return self._local.pop(message)
         while message not in self._arriving:
-            invariant(bool(self._to_post), f"nobody sends {what}{micro_batch} to {stage}")
+            invariant(bool(self._to_post), f"no worker sends {what}{micro_batch} to {stage}")
             self._post()
         tensor, pending = self._arriving.pop(message)
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Giving state to a worker that joins, without stopping anybody.
+"""Giving state to a worker that joins, without stopping the others.
 
 Between a source and a joiner there is a link of its own, outside all groups of the others. On it
 travels, in one order:
@@ -114,14 +114,14 @@ def gradients_of(state: TensorState, pieces: Pieces) -> list[Tensor]:
 
 class Buffer:
     """Memory that is used again, as getting it takes the system as long as filling it. New memory
-    is touched at once, so that nobody pays for that while others wait.
+    is touched at once, so that this is not paid for while others wait.
     """
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
 
     def take(self, size: int, like: Tensor) -> Tensor:
-        """So many elements, which nobody uses any more when the next are taken."""
+        """So many elements, which are not used any more when the next are taken."""
         if self._memory is None or self._memory.numel() < size:
             self._memory = torch.empty(size, dtype=like.dtype, device=like.device).zero_()
         return self._memory[:size]

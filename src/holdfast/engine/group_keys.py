@@ -19,7 +19,7 @@ def link_key(source: str, target: str, backend: str) -> GroupKey:
 
 
 def needed_groups(plan: Plan, worker: str, backend: str) -> list[GroupKey]:
-    """This worker's groups, in the order in which everybody makes them."""
+    """This worker's groups, in the order in which all workers make them."""
     keys: dict[GroupKey, None] = {}
     for group in plan_groups(plan):
         if group.kind in _USED and worker in group.members:

@@ -103,8 +103,8 @@ class Probe(msgspec.Struct, frozen=True):
 def probe_groups(mesh: Mesh, worker: str) -> Probe:
     """Send small and large messages over every link, reduce over every reduce group.
 
-    Everybody goes through its groups in the order in which they were made, so nobody waits for
-    somebody who waits elsewhere.
+    All workers go through their groups in the order in which they were made, so none waits for
+    one that waits elsewhere.
     """
     links: list[Link] = []
     reduces: list[Link] = []

@@ -1,6 +1,6 @@
 """The groups one worker needs under one plan.
 
-Groups are made in the plan's order by everybody, so that no two workers wait for each other in
+All workers make their groups in the plan's order, so that no two workers wait for each other in
 different groups. Those whose members did not change are taken over from the mesh before.
 """
 
@@ -48,7 +48,7 @@ def make_mesh(
     warm: bool = False,
 ) -> Mesh:
     """Groups of `before` with the same members live on in the new mesh. `more`: groups that the
-    plan itself does not need, in the order in which everybody makes them. `warm`: a group's first
+    plan itself does not need, in the order in which all workers make them. `warm`: a group's first
     operation, which takes longer than others, is done here; all its members must want that.
     """
     groups: dict[GroupKey, LiveGroup] = {}

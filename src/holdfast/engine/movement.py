@@ -1,6 +1,6 @@
 """Carrying out a transition: state goes from worker to worker, in pieces, checked.
 
-Everybody works through the moves in the order of the transition, so the oldest unfinished one
+All workers go through the moves in the order of the transition, so the oldest unfinished one
 always has both its ends at work. A piece is parameters and moments of a box together, cut into
 chunks; each chunk carries its checksum, and a chunk that arrives otherwise is an error with a
 name.

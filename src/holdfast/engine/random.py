@@ -3,7 +3,7 @@
 A *stream* is named by a seed and labels (`"dropout", step, micro-batch, unit, site`), and the
 n-th word of a stream is a hash of the stream's key and n. So any worker of any plan can compute
 any part of a random tensor, again and again, with the same result: a lost micro-batch gets the
-same dropout mask from whoever computes it again, and a worker that holds a third of a matrix
+same dropout mask on the worker that computes it again, and a worker that holds a third of a matrix
 gets exactly that third of the initial values.
 
     key    two 64-bit numbers, BLAKE2b of the seed and the labels

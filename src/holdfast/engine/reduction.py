@@ -110,7 +110,7 @@ class Reduction:
         """
         self._slots, self._reduced, self._completion = slots, reduced, completion
         self._alone: dict[int, list[Slot]] = {}
-        """Slots that nobody else holds: their sum is the result."""
+        """Slots that no other worker holds: their sum is the result."""
         self.on_launch: Callable[[], object] = lambda: None
         """Called when an exchange has been started."""
         self._order = [unit for unit in order if unit in state.buckets]

@@ -63,7 +63,7 @@ class _CopyTo(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        # A copy, because autograd may hand the same tensor to somebody else.
+        # A copy, because autograd may hand the same tensor to another function.
         grad = grad.clone(memory_format=torch.contiguous_format)
         ctx.group.all_reduce(grad)
         return grad, None

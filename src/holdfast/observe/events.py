@@ -1,7 +1,7 @@
 """What happens in a job, as values: the journal keeps them, the terminal shows them.
 
 Every event has its reason in words. They are tagged, so that a line of the journal says by itself
-what it is; the time of it is added by whoever writes it down.
+what it is; the time of it is added where it is written.
 """
 
 import re
@@ -100,7 +100,7 @@ class StepDone(Event, frozen=True, kw_only=True):
 
 
 class StepSkipped(Event, frozen=True, kw_only=True):
-    """Nobody applied this step."""
+    """No worker applied this step."""
 
     step: int
 
@@ -114,7 +114,7 @@ class PlanChanged(Event, frozen=True, kw_only=True):
     joining: tuple[str, ...]
     leaving: tuple[str, ...]
     stall_s: float
-    """From the end of the last step to the beginning of the next, of whoever waited longest."""
+    """From the last step to the next, of the worker that waited longest."""
     bytes_moved: int
     groups_kept: int
     groups_made: int
@@ -122,7 +122,7 @@ class PlanChanged(Event, frozen=True, kw_only=True):
 
 
 class Recovered(Event, frozen=True, kw_only=True):
-    """After a failure everybody who is left goes on, under a plan without those who are not."""
+    """After a failure the workers that are left go on, under a plan without those who are not."""
 
     epoch: int
     step: int
@@ -131,7 +131,7 @@ class Recovered(Event, frozen=True, kw_only=True):
     num_workers: int
     lost: tuple[str, ...]
     stall_s: float
-    """From the break to the end of the completed step, of whoever waited longest."""
+    """From the break to the end of the completed step, of the worker that waited longest."""
     micro_batches: int
     """That ran again to complete the step."""
     num_followed: int
@@ -140,7 +140,7 @@ class Recovered(Event, frozen=True, kw_only=True):
 
 
 class Restored(Event, frozen=True, kw_only=True):
-    """State was lost: everybody has loaded a snapshot and goes on from there."""
+    """State was lost: all workers have loaded a snapshot and go on from there."""
 
     epoch: int
     step: int
@@ -150,9 +150,9 @@ class Restored(Event, frozen=True, kw_only=True):
     steps_redone: int
     """That were done before, and are done again."""
     stall_s: float
-    """From the break to the first step, of whoever waited longest and lives."""
+    """From the break to the first step, of the live worker that waited longest."""
     load_s: float
-    """Of whoever loaded longest."""
+    """Of the worker that loaded longest."""
     bytes_by_origin: dict[str, int]
     sources: tuple[str, ...] = ()
     """Why bytes did not come from where they were looked for first."""

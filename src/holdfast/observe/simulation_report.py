@@ -186,7 +186,7 @@ def _grid(cells: Sequence[CellView]) -> Iterator[str]:
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     found = {(cell.situation, cell.policy): cell for cell in cells}
     yield "<h2>Strategy chosen against situation</h2>"
-    yield "<p>Throughput after the decision, the strategy, and how long everybody waits for the "
+    yield "<p>Throughput after the decision, the strategy, and how long all workers wait for the "
     yield "change (detection not counted). No spare is used here.</p>"
     yield '<div class="scroll"><table class="grid-table"><tr><th>situation</th>'
     yield "".join(f"<th>{escape(policy)}</th>" for policy in policies) + "</tr>"

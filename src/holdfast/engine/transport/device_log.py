@@ -2,8 +2,8 @@
 
 The host queues a computation behind an operation (`wait_on_device`) long before the operation has
 ended. If the operation is broken off instead, everything that was queued behind it computes with
-garbage. So every operation that device work waits for is logged in order. Whoever notes that
-something was computed notes the length of the log with it; when the groups are broken off, the
+garbage. So every operation that device work waits for is logged in order. A note that
+something was computed carries the length of the log with it; when the groups are broken off, the
 length of the part that had ended by then tells which notes hold.
 """
 

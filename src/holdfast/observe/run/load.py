@@ -55,7 +55,7 @@ def follow_run(run_dir: Path) -> RunFollower:
 
 
 def read_events(run_dir: Path) -> RunModel:
-    """The model of a run that nobody writes to any more, without its plans."""
+    """The model of a run that is not written to any more, without its plans."""
     model, reader = RunModel(), RunReader(run_dir)
     for _ in range(2):
         for at_s, event in reader.read():

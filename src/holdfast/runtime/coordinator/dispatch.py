@@ -73,7 +73,7 @@ class Dispatch:
 
     def flush(self) -> None:
         """Send the orders that were collected, one message per node: all are packed before the
-        first one leaves, so that it reaches everybody at about the same time.
+        first one leaves, so that it reaches all nodes at about the same time.
         """
         orders, self._orders = self._orders, {}
         ready: list[tuple[_Node, bytes]] = []

@@ -25,7 +25,7 @@ def place_faults(faults: Sequence[Fault], plan: Plan, seed: int) -> tuple[Fault,
 
 def place_fault(fault: Fault, plan: Plan, chance: random.Random) -> Fault:
     if fault.mean_time_s or fault.kind == "COORDINATOR_LOSS":
-        return fault  # somebody else every time, or nobody to choose
+        return fault  # another worker every time, or none to choose from
     return msgspec.structs.replace(fault, target=find_target(fault, plan, chance))
 
 

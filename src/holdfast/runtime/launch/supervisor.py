@@ -2,7 +2,7 @@
 node.
 
 One selector watches all of them, the two fork servers and the signals. `wait` gives back what
-happened; what it means is decided elsewhere. Use it as a context manager: whatever happens, nobody
+happened; what it means is decided elsewhere. Use it as a context manager: no process
 outlives it.
 """
 
@@ -100,7 +100,7 @@ class Supervisor:
     # Starting.
 
     def start_coordinator(self, spec: CoordinatorSpec, listener: socket.socket) -> None:
-        """On a bound socket that stays here: whoever connects meanwhile waits in it."""
+        """On a bound socket that stays here: who connects meanwhile waits in it."""
         self._coordinator = self._start("coordinator", StartOf(spec=spec), listener.fileno())
         self._selector.register(
             self._coordinator.socket, selectors.EVENT_READ, self._receive_from_coordinator
@@ -203,7 +203,7 @@ class Supervisor:
         return not self._children()
 
     def end(self) -> None:
-        """Kill whoever is left, and see that they and their workers are gone."""
+        """Kill the processes that are left, and see that they and their workers are gone."""
         for child in self._children():
             if child.pid:
                 with suppress(ProcessLookupError):

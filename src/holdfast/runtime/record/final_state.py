@@ -120,7 +120,7 @@ def _pieces(path: Path, wanted: str) -> Iterator[tuple[str, Box, Tensor]]:
 def _check_covered(shapes: Mapping[str, tuple[int, ...]], covered: Mapping[str, Tensor]) -> None:
     for tensor in shapes:
         if tensor not in covered:
-            raise HoldfastError(f"nobody wrote {tensor}")
+            raise HoldfastError(f"no worker wrote {tensor}")
         gaps = int((~covered[tensor]).sum())
         if gaps:
             raise HoldfastError(f"{gaps} of {covered[tensor].numel()} elements of {tensor} missing")
