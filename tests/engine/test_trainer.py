@@ -203,7 +203,9 @@ def test_checksums_only_when_asked_for(cluster):
 @pytest.mark.process
 def test_a_step_that_is_not_finite_is_skipped_by_all(cluster):
     """An absurd learning rate spoils the model in step 0; from then on nobody applies anything."""
-    task = Task(num_steps=4, optimizer=OptimizerConfig(learning_rate=1e200, clip_norm=0.0))
+    task = Task(
+        num_steps=4, optimizer=OptimizerConfig(learning_rate=1e200, weight_decay=0.0, clip_norm=0.0)
+    )
     plans = [(0, regular(task, stages=2)), (2, regular(task, replicas=2))]
     run = run_training(cluster, task, plans)
     assert_holders_agree(run)

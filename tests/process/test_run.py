@@ -53,16 +53,17 @@ def start(tmp_path):
         run.communicate()
 
 
-def test_ctrl_c_reaches_everybody_and_stops_at_a_step_boundary(start, tmp_path):
+def test_ctrl_c_reaches_all_and_stops_at_a_step_boundary(start, tmp_path):
     run, children = start()
     os.killpg(run.pid, signal.SIGINT)
     out, err = run.communicate(timeout=30)
     assert run.returncode == 130
     assert err == ""
-    *lines, stopped, summary = out.splitlines()
+    *lines, stopped, summary, goodput = out.splitlines()
     assert any(line.startswith("SIGINT: stopping at the next step boundary") for line in lines)
     assert stopped.startswith("stopped after ")
     assert summary.startswith("stopped: ")
+    assert goodput.startswith("goodput ")
     assert not any(child.is_running() for child in children)
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     assert report["outcome"] == "stopped"
