@@ -253,3 +253,16 @@ def test_a_fenced_workers_word_counts_where_no_other_is_left_to_say_it(job):
     done += steps.add_change(A, RestoreReport(2, 5, 0.1, 0.1, {}, ()))
     assert [event.report.step for event in done if isinstance(event, StepCompleted)] == [0, 1]
     assert steps.next_step == 2
+
+
+def test_it_counts_as_well_when_it_comes_after_the_order(job):
+    steps = StepAggregator()
+    steps.begin(epoch(0, job.plans[1].plan))
+    steps.lose(A)
+    steps.rewind(2, 5)
+    steps.begin(epoch(5, job.plans[1].plan, kind="restore", before=0))
+    done = steps.add_change(A, RestoreReport(2, 5, 0.1, 0.1, {}, ()))
+    for step in (0, 1, 2):
+        done += steps.add_late(A, StepReported(Member(A, 1), report(step)))
+    assert [event.report.step for event in done if isinstance(event, StepCompleted)] == [0, 1]
+    assert steps.next_step == 2

@@ -207,7 +207,7 @@ class Coordinator:
         state, member = self._state, fact.member
         self._giving_up.moved(state.now_ms)
         if state.journal.is_fenced(member) or state.journal.ended is not None:
-            state.steps.add_late(member.name, fact)
+            self._happened(state.steps.add_late(member.name, fact))
             return
         state.clear([member.name])
         try:

@@ -143,20 +143,30 @@ class StepAggregator:
         self.next_step = min(self.next_step, step)
         self._steps = {s: reports for s, reports in self._steps.items() if s < step}
         self._sums = {key: value for key, value in self._sums.items() if key[0] < step}
-        for s, (worker, report) in self._late.items():
-            if self.next_step <= s < step and s not in self._steps and not self._is_undone(report):
-                self._steps[s] = {worker: report}
+        self._use_late(step)
         self._late.clear()
 
     # What is told.
 
-    def add_late(self, worker: str, fact: Fact) -> None:
+    def add_late(self, worker: str, fact: Fact) -> list[JobEvent]:
         """Of a worker that is fenced: its agent tells again what no coordinator has recorded. It
         may have ended the step in flight on its own, so its word counts for the steps before the
-        one from which the next order goes on, and there only if no other worker is left to say it.
+        one from which a later order goes on, and there only if no other worker has said it.
         """
-        if isinstance(fact, StepReported) and fact.report.step >= self.next_step:
-            self._late[fact.report.step] = (worker, fact.report)
+        if not isinstance(fact, StepReported) or fact.report.step < self.next_step:
+            return []
+        self._late[fact.report.step] = (worker, fact.report)
+        later = (s for order, s in self._undone.items() if order > fact.report.epoch)
+        self._use_late(max(later, default=0))
+        return self._settle()
+
+    def _use_late(self, before_step: int) -> None:
+        for step, (worker, report) in list(self._late.items()):
+            if step < before_step:
+                del self._late[step]
+                is_new = step >= self.next_step and step not in self._steps
+                if is_new and not self._is_undone(report):
+                    self._steps[step] = {worker: report}
 
     def add_step(self, worker: str, report: StepReport) -> list[JobEvent]:
         """What is known now that was not before."""
