@@ -11,7 +11,7 @@ lists cannot block each other.
 from holdfast.plan.actions import COMPUTE, Action, explicit_lines, format_line
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.lanes import LaneLayout
-from holdfast.plan.plan import Plan
+from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
 
@@ -38,10 +38,10 @@ def lower_timeline(timeline: Timeline) -> list[list[Action]]:
     _place_messages(timeline, placed)
     _place_reductions(timeline, placed)
     lists: list[list[Action]] = []
-    for lane, entries in enumerate(placed):
+    for entries in placed:
         actions = [entry[3] for entry in sorted(entries, key=lambda entry: entry[:3])]
-        lists.append([*_with_sharding(layout, lane, actions), Action("AGREE"), Action("STEP")])
-    return lists
+        lists.append([*actions, Action("AGREE"), Action("STEP")])
+    return _with_sharding(layout, lists)
 
 
 def lines_of(layout: LaneLayout, lists: list[list[Action]]) -> list[tuple[str, str]]:
@@ -73,39 +73,69 @@ def _place_messages(timeline: Timeline, placed: list[list[_Placed]]) -> None:
         if program.channel[number] < 0:
             continue
         source, target = program.channels[program.channel[number]]
-        if stages[source].workers == stages[target].workers:
-            continue  # both ends are the same workers: the tensor stays where it is
         kind, _, micro_batch = program.ops[number]
+        if layout.plan.stay_local(stages[source], stages[target], micro_batch):
+            continue
         what = "F" if kind == "F" else "B"
         send = Action("S" + what, micro_batch, stages[source].name, stages[target].name)
         receive = Action("R" + what, micro_batch, stages[target].name, stages[source].name)
         at = (timeline.end[number], 2 * place + 1)
-        for lane in layout.stage_lanes[source]:
+        for lane in layout.lanes_of(source, micro_batch):
             placed[lane].append((*at, 0, send))
-        for lane in layout.stage_lanes[target]:
+        for lane in layout.lanes_of(target, micro_batch):
             placed[lane].append((*at, 1, receive))
 
 
-def _with_sharding(layout: LaneLayout, lane: int, actions: list[Action]) -> list[Action]:
-    """Gather a sharded stage's units before its first use and drop them after its last."""
-    plan = layout.plan
-    sharded = [plan.stages[n] for n in layout.lane_stages[lane] if plan.stages[n].shard > 1]
-    for stage in sharded:
-        mine = [action.stage == stage.name and action.kind in _USES for action in actions]
-        used = [i for i, is_mine in enumerate(mine) if is_mine]
-        if not used:
+def _with_sharding(layout: LaneLayout, lists: list[list[Action]]) -> list[list[Action]]:
+    """Where parameters of stages with a shard axis are gathered, and where they are dropped.
+
+    All shard ranks have to gather a unit together, so they do it in one order. Where their lists
+    are alike, pass by pass, each pass may gather its units and drop them again. Elsewhere (uneven
+    micro-batches, routes that cross) they are gathered at the start of the step, before any worker
+    waits for a message, and dropped behind their last use.
+    """
+    for number, rows in reversed(layout.row_lanes.items()):
+        stage = layout.plan.stages[number]
+        lanes = layout.stage_lanes[number]
+        by_pass = layout.plan.schedule.reshard == "after_forward" and all(
+            _passes(lists[lane], stage.name) == _passes(lists[rows[0][0]], stage.name)
+            for lane in lanes
+        )
+        for lane in lanes:
+            place = _around_passes if by_pass else _around_step
+            lists[lane] = place(layout, stage, lists[lane])
+    return lists
+
+
+def _passes(actions: list[Action], stage: str) -> str:
+    return " ".join(a.kind for a in actions if a.stage == stage and a.kind in _USES)
+
+
+def _around_step(layout: LaneLayout, stage: Stage, actions: list[Action]) -> list[Action]:
+    units = range(stage.first, stage.stop)
+    used = [i for i, a in enumerate(actions) if a.stage == stage.name and a.kind in _USES]
+    last = used[-1] + 1 if used else 0
+    return [
+        *(Action("UNSHARD", unit, stage.name) for unit in units),
+        *actions[:last],
+        *(Action("RESHARD", unit, stage.name) for unit in units),
+        *actions[last:],
+    ]
+
+
+def _around_passes(layout: LaneLayout, stage: Stage, actions: list[Action]) -> list[Action]:
+    placed: list[Action] = []
+    for action in actions:
+        if action.stage != stage.name or action.kind not in _USES:
+            placed.append(action)
             continue
-        units = range(stage.first, stage.stop)
-        after = [Action("RESHARD", unit, stage.name) for unit in units]
-        before = [Action("UNSHARD", unit, stage.name) for unit in units]
-        actions = [
-            *actions[: used[0]],
-            *before,
-            *actions[used[0] : used[-1] + 1],
-            *after,
-            *actions[used[-1] + 1 :],
-        ]
-    return actions
+        units = list(range(stage.first, stage.stop))
+        if action.kind in ("B", "I", "W"):
+            units.reverse()
+        placed += [Action("UNSHARD", unit, stage.name) for unit in units]
+        placed.append(action)
+        placed += [Action("RESHARD", unit, stage.name) for unit in units]
+    return placed
 
 
 def _place_reductions(timeline: Timeline, placed: list[list[_Placed]]) -> None:

@@ -1,9 +1,14 @@
-"""Copies of state: how many a plan keeps, and whether there still is a live one of everything."""
+"""Copies of state: how many a plan keeps, one more of each stage where they are wanted, and whether
+there still is a live one of everything.
+"""
 
 from collections.abc import Collection
 
+import msgspec
+
+from holdfast.errors import HoldfastError
 from holdfast.plan.holders import HolderMap
-from holdfast.plan.plan import Plan
+from holdfast.plan.plan import Plan, Stage
 
 
 def num_copies(plan: Plan) -> int:
@@ -13,6 +18,28 @@ def num_copies(plan: Plan) -> int:
         for unit in range(stage.first, stage.stop):
             counts[unit] += 1
     return min(counts)
+
+
+def with_redundancy(plan: Plan) -> Plan:
+    """The same plan in which every worker also holds the stage of its successor, the last one that
+    of the first. No route passes the copies until a worker is lost; they cost memory, and their
+    part in the reduction.
+    """
+    num_replicas = 1 + max(stage.replica for stage in plan.stages)
+    copies: list[Stage] = []
+    for replica in range(num_replicas):
+        chain = [stage for stage in plan.stages if stage.replica == replica]
+        for stage, following in zip(chain, [*chain[1:], *chain[:1]], strict=True):
+            if not frozenset(stage.workers).isdisjoint(following.workers):
+                raise HoldfastError(
+                    f"redundancy needs a successor on other workers: {stage.name} and "
+                    f"{following.name} are both on {stage.workers[0]}"
+                )
+            copy = msgspec.structs.replace(
+                following, replica=num_replicas + replica, workers=stage.workers
+            )
+            copies.append(copy)
+    return msgspec.structs.replace(plan, stages=(*plan.stages, *copies))
 
 
 def lost_slice(plan: Plan, dead: Collection[str]) -> str:

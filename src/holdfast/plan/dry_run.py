@@ -81,8 +81,8 @@ class _Walk:
         if action.kind in ("SF", "SB", "RF", "RB"):
             yield from self._exchange(name, action, text)
         elif action.kind == "UNSHARD":
-            lane = self.layout.lane_of_worker[name]
-            yield _Step(text, group=f"{text} of lane {lane}")
+            stage = self.layout.plan.stage(action.stage)
+            yield _Step(text, group=f"{text} of {stage.name}")
         elif action.kind == "REDUCE":
             yield _Step(text, group=f"REDUCE{action.number}")
         elif action.kind == "AGREE":
@@ -95,8 +95,8 @@ class _Walk:
         plan = self.layout.plan
         sends = action.kind[0] == "S"
         here, there = plan.stage(action.stage), plan.stage(action.peer)
-        pairs = transfers(here, there) if sends else transfers(there, here)
         source, target = (here, there) if sends else (there, here)
+        pairs = transfers(*(plan.computing(stage, action.number) for stage in (source, target)))
         for sender, receiver in pairs:
             mine, other = (sender, receiver) if sends else (receiver, sender)
             if mine == name and other != name and other in self.number:

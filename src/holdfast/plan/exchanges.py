@@ -10,11 +10,17 @@ unit. It is summed by *exchanges*, each a set of workers that all hold the same 
       unsplit tensor has the same gradient on every tensor rank, and only the first one counts;
     - where stages are cut differently, the pieces are the cells of the holder map.
 
+Workers of one stage along the shard axis hold different pieces, but each of them has gradients of
+all pieces, from micro-batches of its own. So an exchange has *adders*: its members, and their shard
+peers. First every stage sums its shard ranks, each piece on the one that holds it; then the members
+sum over stages.
+
 The first member of an exchange answers for its pieces where something is counted once: the
 gradient norm, the copy in a snapshot.
 """
 
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -35,16 +41,33 @@ class Exchange(msgspec.Struct, frozen=True):
     unit: int
     members: tuple[str, ...]
     pieces: tuple[GradientPiece, ...]
+    adders: tuple[str, ...] = ()
+    """All workers whose gradients go into it."""
 
     @property
     def num_elements(self) -> int:
         return sum(box_size(piece.box) for piece in self.pieces)
 
 
+@lru_cache(maxsize=16)
 def plan_exchanges(plan: Plan) -> tuple[tuple[Exchange, ...], ...]:
     """Per unit, its exchanges in the order in which all workers start them."""
     holders = HolderMap(plan)
     return tuple(unit_exchanges(holders, unit) for unit in range(len(plan.units)))
+
+
+@lru_cache(maxsize=16)
+def slot_adders(plan: Plan) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Per unit and number of an exchange, the units that add to it: its own, and those that share
+    a tied tensor with it.
+    """
+    holders = HolderMap(plan)
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    for unit, exchanges in enumerate(plan_exchanges(plan)):
+        for number, exchange in enumerate(exchanges):
+            adders = {u for piece in exchange.pieces for u in holders.units_of_tensor[piece.tensor]}
+            found[unit, number] = tuple(sorted(adders))
+    return found
 
 
 def restrict(
@@ -56,7 +79,9 @@ def restrict(
     return tuple(
         tuple(
             msgspec.structs.replace(
-                exchange, members=tuple(worker for worker in exchange.members if worker in workers)
+                exchange,
+                members=tuple(worker for worker in exchange.members if worker in workers),
+                adders=tuple(worker for worker in exchange.adders if worker in workers),
             )
             for exchange in found
         )
@@ -66,7 +91,7 @@ def restrict(
 
 def unit_exchanges(holders: HolderMap, unit: int) -> tuple[Exchange, ...]:
     stages = [holders.plan.stages[number] for number in holders.bucket_stages[unit]]
-    pieces: dict[tuple[str, ...], list[GradientPiece]] = {}
+    pieces: dict[tuple[tuple[str, ...], tuple[str, ...]], list[GradientPiece]] = {}
     for tensor in holders.buckets[unit]:
         owners = [stage for stage in stages if _holds(holders, stage, tensor)]
         if cut_alike(owners, tensor):
@@ -74,11 +99,26 @@ def unit_exchanges(holders: HolderMap, unit: int) -> tuple[Exchange, ...]:
                 members = tuple(dict.fromkeys(stage.workers[position] for stage in owners))
                 box = holders.box_at(tensor, owners[0], position)
                 if box_size(box):
-                    pieces.setdefault(members, []).append(GradientPiece(tensor.name, box))
+                    found = pieces.setdefault((members, _adders(owners, members)), [])
+                    found.append(GradientPiece(tensor.name, box))
         else:
             for cell in holders.cells(tensor.name):
-                pieces.setdefault(cell.holders, []).append(_shared(owners, tensor, cell))
-    return tuple(Exchange(unit, members, tuple(found)) for members, found in pieces.items())
+                found = pieces.setdefault((cell.holders, _adders(owners, cell.holders)), [])
+                found.append(_shared(owners, tensor, cell))
+    return tuple(
+        Exchange(unit, members, tuple(found), adders) for (members, adders), found in pieces.items()
+    )
+
+
+def _adders(stages: list[Stage], members: tuple[str, ...]) -> tuple[str, ...]:
+    """The members and their shard peers in these stages."""
+    found = dict.fromkeys(members)
+    for stage in stages:
+        if stage.shard > 1:
+            for position, worker in enumerate(stage.workers):
+                if worker in members:
+                    found.update(dict.fromkeys(stage.peers("shard", position)))
+    return tuple(found)
 
 
 def _holds(holders: HolderMap, stage: Stage, tensor: TensorSpec) -> bool:

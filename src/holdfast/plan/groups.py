@@ -1,20 +1,22 @@
 """Communication groups a plan needs, as values: a kind and its members in order.
 
     tensor   workers of one stage that share every operation along the tensor axis
-    shard    workers of one stage that share parameters along the shard axis
+    shard    workers of one stage that share parameters along the shard axis: gathered over them
+    scatter  the same workers: gradients are summed over them, each getting its part
     reduce   all holders of a slice: its gradients are summed over them
     unit     all workers that hold a unit: they confirm that its reduction is complete
-    all      every worker: norm and agreement of a step
+    all      every worker, or a part of them in a tree: norm and agreement of a step
     link     two workers that exchange activations, gradients; in this direction
 
 A group lives as long as its members stay, so the groups of two plans are compared by value.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
 
+from holdfast.plan.agreement_tree import agreement_groups
 from holdfast.plan.exchanges import unit_exchanges
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan, Stage
@@ -32,7 +34,7 @@ def plan_groups(plan: Plan) -> tuple[Group, ...]:
         groups.update(dict.fromkeys(_axis_groups(stage)))
     groups.update(dict.fromkeys(_holder_groups(plan)))
     groups.update(dict.fromkeys(_links(plan)))
-    groups[Group("all", plan.workers)] = None
+    groups.update((Group("all", members), None) for members in agreement_groups(plan.workers))
     return tuple(group for group in groups if len(group.members) > 1)
 
 
@@ -50,6 +52,8 @@ def _axis_groups(stage: Stage) -> Iterator[Group]:
         if degree > 1:
             for position in range(len(stage.workers)):
                 yield Group(axis, stage.peers(axis, position))
+                if axis == "shard":
+                    yield Group("scatter", stage.peers(axis, position))
 
 
 def _holder_groups(plan: Plan) -> Iterator[Group]:
@@ -69,26 +73,32 @@ def _holder_groups(plan: Plan) -> Iterator[Group]:
 
 
 def _links(plan: Plan) -> Iterator[Group]:
-    pairs: dict[tuple[str, str], None] = {}
+    pairs: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
     previous = None
-    for route in plan.routes:
-        if route is not previous:
-            pairs.update({(a.stage, b.stage): None for a, b in pairwise(route)})
+    for number, route in enumerate(plan.routes):
+        if route is not previous or plan.shard_ranks:
+            ends = [plan.computing(plan.stage(hop.stage), number) for hop in route]
+            pairs.update(dict.fromkeys(pairwise(ends)))
         previous = route
-    for before_name, after_name in pairs:
-        ends = plan.stage(before_name), plan.stage(after_name)
-        for source, target in (*transfers(*ends), *transfers(*ends[::-1])):
+    for before, after in pairs:
+        for source, target in (*transfers(before, after), *transfers(after, before)):
             if source != target:
                 yield Group("link", (source, target))
 
 
-def transfers(source: Stage, target: Stage) -> list[tuple[str, str]]:
-    """(sender, receiver) pairs of a boundary tensor: each of `target` gets it whole from one of
-    `source`.
+def transfers(source: Sequence[str], target: Sequence[str]) -> list[tuple[str, str]]:
+    """(sender, receiver) pairs of a boundary tensor between the workers that compute a micro-batch
+    on two stages: each of `target` gets it whole from one of `source`.
 
     Activations are the same on all tensor ranks of a stage, so any of them can send; senders take
-    turns where the target has more workers. Shard ranks meet shard ranks, as the layout is row by
-    row.
+    turns where the target has more workers.
     """
-    a, b = source.workers, target.workers
-    return [(a[j * len(a) // len(b)], b[j]) for j in range(len(b))]
+    return [(source[j * len(source) // len(target)], target[j]) for j in range(len(target))]
+
+
+def row_transfers(source: Stage, target: Stage) -> Iterator[list[tuple[str, str]]]:
+    """The transfers of every micro-batch in turn, as they are dealt out to the shard ranks of two
+    stages that all of them pass.
+    """
+    for rank in range(max(source.shard, target.shard)):
+        yield transfers(source.row(rank % source.shard), target.row(rank % target.shard))

@@ -1,12 +1,13 @@
 """Memory: what a plan needs on every device, and in host memory for snapshots."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
 from holdfast.plan.holders import HolderMap, SeatKey, seat_key
 from holdfast.plan.lanes import LaneLayout
-from holdfast.plan.plan import Hop, Plan, Stage
+from holdfast.plan.plan import Hop, Plan, Schedule, Stage
 from holdfast.plan.timeline import Program, Timeline
 from holdfast.plan.units import box_size
 from holdfast.plan.workers import node_of
@@ -29,38 +30,52 @@ def device_memory(timeline: Timeline) -> dict[str, MemoryUse]:
     layout = timeline.layout
     plan, state = layout.plan, layout.plan.state_bytes
     counts = HolderMap(plan).num_parameters
-    gathered_at: dict[SeatKey, int] = {}
+    known: dict[SeatKey, tuple[int, int]] = {}
     use: dict[str, MemoryUse] = {}
     for lane, workers in enumerate(layout.lanes):
         activations = peak_activation_bytes(timeline.program, lane)
         for worker in workers:
             held = counts[worker]
-            gathered = sum(
-                _gathered(plan, stage, position, gathered_at)
-                for stage, position in plan.seats[worker]
-            )
+            sharded = [seat for seat in plan.seats[worker] if seat[0].shard > 1]
+            found = [_gathered(plan, stage, position, known) for stage, position in sharded]
             use[worker] = MemoryUse(
-                parameters=(held + gathered) * state.parameter,
-                gradients=(gathered or held) * state.gradient,
+                parameters=(held + sum(gathered for gathered, _ in found)) * state.parameter,
+                gradients=(held + sum(summed for _, summed in found)) * state.gradient,
                 optimizer=held * state.optimizer,
                 activations=activations,
             )
     return {worker: use[worker] for worker in plan.workers}
 
 
-def _gathered(plan: Plan, stage: Stage, position: int, known: dict[SeatKey, int]) -> int:
-    """Elements gathered along the shard axis during a step."""
-    if stage.shard == 1:
-        return 0
+def _gathered(
+    plan: Plan, stage: Stage, position: int, known: dict[SeatKey, tuple[int, int]]
+) -> tuple[int, int]:
+    """Elements of a stage with a shard axis that are gathered at a time, and those of its local
+    sums.
+    """
     key = seat_key(stage, position)
     if key not in known:
         rank = stage.coordinates(position).get("tensor", 0)
-        known[key] = sum(
-            box_size(tensor.box(rank, stage.tensor))
+        sizes = [
+            sum(box_size(tensor.box(rank, stage.tensor)) for tensor in unit.tensors)
             for unit in plan.units[stage.first : stage.stop]
-            for tensor in unit.tensors
-        )
+        ]
+        tensors = {t.name: t for unit in plan.units[stage.first : stage.stop] for t in unit.tensors}
+        whole = sum(box_size(tensor.box(rank, stage.tensor)) for tensor in tensors.values())
+        is_even = len(plan.micro_batches_by_stage[stage.name]) % stage.shard == 0
+        known[key] = (gathered_at_once(sizes, whole, plan.schedule, is_even=is_even), whole)
     return known[key]
+
+
+def gathered_at_once(
+    sizes: Sequence[int], whole: int, schedule: Schedule, *, is_even: bool = True
+) -> int:
+    """Of units of these sizes: the whole of them, or one and the next where they are dropped after
+    every pass, which takes shard ranks that all do the same.
+    """
+    if schedule.reshard == "after_backward" or not is_even:
+        return whole
+    return max((sum(pair) for pair in pairwise(sizes)), default=whole)
 
 
 def peak_in_flight(timeline: Timeline, lane: int) -> int:
@@ -90,11 +105,11 @@ def _activation_bytes(layout: LaneLayout, number: int, hop: Hop) -> tuple[int, i
     """(kept from forward to backward, needed while the backward pass runs) per worker."""
     plan, stage = layout.plan, layout.plan.stages[number]
     full = sum(unit.activation_bytes for unit in plan.units[hop.first : hop.stop])
-    per_worker = -(-full // (stage.tensor * stage.shard))
+    per_worker = -(-full // stage.tensor)
     if not plan.schedule.recompute:
         return per_worker, per_worker
     boundary = plan.units[hop.first - 1].boundary_bytes if hop.first else 0
-    return -(-boundary // stage.shard), per_worker
+    return boundary, per_worker
 
 
 def _held(program: Program, lane: int, size: Callable[[int, int], int]) -> Iterator[int]:

@@ -127,7 +127,7 @@ def _block(shape: LlamaShape, layer: int, tokens: int) -> Unit:
     name, dim = f"block.{layer}", shape.dim
     heads = Split(0, shape.num_heads)
     kv = Split(0, shape.num_kv_heads, shape.num_heads)
-    parts = shape.hidden_parts or _parts(shape.hidden, 64)
+    parts = shape.hidden_parts or equal_parts(shape.hidden)
     kv_dim = shape.num_kv_heads * shape.head_dim
     tensors = (
         TensorSpec(f"{name}.attn_norm", (dim,)),
@@ -158,10 +158,10 @@ def _head(shape: LlamaShape, tokens: int) -> Unit:
 
 
 def _vocab_parts(shape: LlamaShape) -> int:
-    return shape.vocab_parts or _parts(shape.vocab, 64)
+    return shape.vocab_parts or equal_parts(shape.vocab)
 
 
-def _parts(size: int, wanted: int) -> int:
+def equal_parts(size: int, wanted: int = 64) -> int:
     """The largest number of equal parts of at least `wanted` each, and no fewer than 16 where
     that divides.
     """

@@ -20,11 +20,11 @@ def representative(plan: Plan, profile: Profile = Profile()) -> tuple[Plan, Prof
         return plan, profile
     layout, slow = layout_of(plan), slow_workers(plan, profile)
     kinds: dict[tuple[object, ...], LanePart] = {}
-    for part in layout.parts:
+    for part in layout.whole_parts:
         speeds = _speeds(layout, part, slow) if slow else ()
         loads = tuple(profile.workload[n] for n in part.micro_batches if profile.workload)
         kinds.setdefault((kind_of(layout, part), speeds, loads), part)
-    if len(kinds) == len(layout.parts):
+    if len(kinds) == len(layout.whole_parts):
         return plan, profile
     stages = sorted(
         {n for part in kinds.values() for lane in part.lanes for n in layout.lane_stages[lane]}

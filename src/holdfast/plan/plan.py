@@ -13,6 +13,7 @@ without any of them.
 from functools import cached_property
 from itertools import pairwise
 from math import prod
+from typing import Literal
 
 import msgspec
 
@@ -24,6 +25,9 @@ AXES = {"shard": "d", "context": "c", "expert": "e", "tensor": "t"}
 
 EXPLICIT = "explicit"
 """The schedule whose orders the plan itself holds, line by line."""
+
+
+Reshard = Literal["after_forward", "after_backward"]
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -66,6 +70,11 @@ class Stage(msgspec.Struct, frozen=True):
         ranks = self.coordinates(position)
         return self.name + "".join(f".{AXES[axis]}{ranks[axis]}" for axis, _ in self.axes)
 
+    def row(self, shard_rank: int) -> tuple[str, ...]:
+        """The workers of one shard rank: they compute a micro-batch together."""
+        width = len(self.workers) // self.shard
+        return self.workers[shard_rank * width : (shard_rank + 1) * width]
+
     def peers(self, axis: str, position: int) -> tuple[str, ...]:
         """The workers that differ from the one at `position` only along `axis`: its group there."""
         inner = prod(degree for name, degree in self.axes[self._depth(axis) + 1 :])
@@ -106,6 +115,14 @@ class Schedule(msgspec.Struct, frozen=True):
     recompute: bool = False
     """Keep only stage inputs and compute activations again before the backward pass."""
     orders: tuple[tuple[str, str], ...] = ()
+    slow: tuple[tuple[str, float], ...] = ()
+    """Workers that take so many times as long: where no rule gives the order, it is made for them.
+    All workers derive the same order from the plan, so what it depends on is part of the plan.
+    """
+    reshard: Reshard = "after_backward"
+    """When workers of a shard group drop the parameters that they gathered from each other: after
+    every pass through them, to gather them again for the next one, or after the last of a step.
+    """
 
     @property
     def is_explicit(self) -> bool:
@@ -120,11 +137,13 @@ class StateBytes(msgspec.Struct, frozen=True):
     parameter: int = 2
     gradient: int = 4
     optimizer: int = 12
+    derived: int = 0
+    """Of the parameter's, those of a copy that can be made again."""
 
     @property
     def kept(self) -> int:
         """What must survive a step: gradients are not recovery state."""
-        return self.parameter + self.optimizer
+        return self.parameter + self.optimizer - self.derived
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -174,6 +193,30 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
             for hop in route:
                 passing[hop.stage].append(micro_batch)
         return {name: tuple(numbers) for name, numbers in passing.items()}
+
+    @cached_property
+    def shard_ranks(self) -> dict[str, dict[int, int]]:
+        """For every stage with a shard axis, which shard rank computes each micro-batch: they are
+        dealt out in turn.
+        """
+        return {
+            stage.name: {
+                number: place % stage.shard
+                for place, number in enumerate(self.micro_batches_by_stage[stage.name])
+            }
+            for stage in self.stages
+            if stage.shard > 1
+        }
+
+    def computing(self, stage: Stage, micro_batch: int) -> tuple[str, ...]:
+        """The workers of a stage that compute a micro-batch."""
+        if stage.shard == 1:
+            return stage.workers
+        return stage.row(self.shard_ranks[stage.name][micro_batch])
+
+    def stay_local(self, source: Stage, target: Stage, micro_batch: int) -> bool:
+        """Do the same workers compute a micro-batch on both stages? Then nothing is sent."""
+        return self.computing(source, micro_batch) == self.computing(target, micro_batch)
 
     @cached_property
     def replicas(self) -> dict[int, tuple[Stage, ...]]:

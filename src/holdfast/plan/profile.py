@@ -4,12 +4,13 @@ A profile overrides the costs a plan's units carry. Times are in any one unit; `
 where they come from, so that a decision made on assumed figures can be recognised as such.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.groups import transfers
+from holdfast.plan.groups import row_transfers, transfers
 from holdfast.plan.lanes import ComputeOp, LaneLayout
 from holdfast.plan.plan import Plan, Stage
 from holdfast.plan.units import Unit
@@ -46,8 +47,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     worker: UnitCost | None = None
     """If given: what one micro-batch costs a worker over all its stages, whatever its units."""
     tensor: dict[int, float] = {}
-    """Time at a tensor degree, relative to the unit costs. Missing: they hold for degree 1 and are
-    shared evenly.
+    """Time at a tensor degree, relative to the unit costs; see `tensor_factor`. Empty: the costs
+    hold for degree 1.
     """
     within_node: Link = Link()
     between_nodes: Link = Link()
@@ -68,6 +69,22 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     update: float = 0.0
     """Of the optimizer, per parameter a worker holds; `optimizer` comes on top."""
 
+    def ring_link(self, members: Sequence[str]) -> Link:
+        """What a ring through these workers meets, in this order: `reduce`, or the slowest of the
+        links on its way that are named in `links`.
+        """
+        if not self.links:
+            return self.reduce
+        around = zip(members, [*members[1:], *members[:1]], strict=True)
+        found = [self.reduce, *(link for a, b in around if (link := self.exception(a, b)))]
+        rates = [link.bandwidth for link in found if link.bandwidth]
+        return Link(max(link.latency for link in found), min(rates, default=0.0))
+
+    def exception(self, source: str, target: str) -> Link | None:
+        """What `links` says of the way from worker to worker."""
+        nodes = f"{node_of(source)}>{node_of(target)}"
+        return self.links.get(f"{source}>{target}", self.links.get(nodes))
+
 
 def parse_profile(text: str) -> Profile:
     """A profile from JSON."""
@@ -79,6 +96,10 @@ def parse_profile(text: str) -> Profile:
 
 def format_profile(profile: Profile) -> str:
     return msgspec.json.format(msgspec.json.encode(profile), indent=2).decode() + "\n"
+
+
+_Price = Callable[[int, int, int, Sequence[str]], UnitCost]
+"""Of units of a stage on some of its workers: stage number, first unit, stop, workers."""
 
 
 class LayoutCosts(msgspec.Struct, frozen=True):
@@ -120,15 +141,20 @@ def resolve(layout: LaneLayout, profile: Profile) -> LayoutCosts:
         )
     slow = slow_workers(plan, profile)
 
-    def price(number: int, first: int, stop: int) -> UnitCost:
-        """Units `first` .. `stop - 1` of a stage, at the pace of its slowest worker."""
+    def price(number: int, first: int, stop: int, workers: Sequence[str]) -> UnitCost:
+        """Units `first` .. `stop - 1` of a stage, at the pace of the slowest of these workers."""
         stage, lanes = plan.stages[number], layout.stage_lanes[number]
         num_shared = max((len(layout.lane_stages[lane]) for lane in lanes), default=1)
-        factor = max((slow.get(worker, 1.0) for worker in stage.workers), default=1.0)
+        factor = max((slow.get(worker, 1.0) for worker in workers), default=1.0)
         return _stage_cost(plan, stage, first, stop, profile, num_shared).scaled(factor)
 
-    stages = tuple(price(n, stage.first, stage.stop) for n, stage in enumerate(plan.stages))
-    return LayoutCosts(stages, _partial_costs(layout, price), profile.workload, profile)
+    stages = tuple(
+        price(n, stage.first, stage.stop, stage.workers) for n, stage in enumerate(plan.stages)
+    )
+    part = _partial_costs(layout, price)
+    if slow and plan.shard_ranks:
+        part |= _row_costs(layout, price)
+    return LayoutCosts(stages, part, profile.workload, profile)
 
 
 def slow_workers(plan: Plan, profile: Profile) -> dict[str, float]:
@@ -147,6 +173,17 @@ def unit_cost(unit: Unit, profile: Profile) -> UnitCost:
     return profile.unit.get(unit.name, own)
 
 
+def tensor_factor(profile: Profile, degree: int) -> float:
+    """Time at a tensor degree, relative to the unit costs. A degree that was not measured follows
+    from the nearest one that was, as if its work were shared evenly.
+    """
+    known = profile.tensor
+    if not known:
+        return 1.0 / degree
+    near = min(known, key=lambda other: (abs(other - degree), other))
+    return known[near] * near / degree
+
+
 def _stage_cost(
     plan: Plan, stage: Stage, first: int, stop: int, profile: Profile, num_shared: int
 ) -> UnitCost:
@@ -160,7 +197,7 @@ def _stage_cost(
             sum(cost.backward_input for cost in costs),
             sum(cost.backward_weight for cost in costs),
         )
-        cost = cost.scaled(profile.tensor.get(stage.tensor, 1.0 / stage.tensor))
+        cost = cost.scaled(tensor_factor(profile, stage.tensor))
     if plan.schedule.recompute:
         # Activations are computed again before the backward pass; a split one waits for that
         # first.
@@ -168,9 +205,7 @@ def _stage_cost(
     return cost
 
 
-def _partial_costs(
-    layout: LaneLayout, price: Callable[[int, int, int], UnitCost]
-) -> dict[tuple[int, int], UnitCost]:
+def _partial_costs(layout: LaneLayout, price: _Price) -> dict[tuple[int, int], UnitCost]:
     plan, previous = layout.plan, None
     part: dict[tuple[int, int], UnitCost] = {}
     partial: list[tuple[int, UnitCost]] = []
@@ -180,20 +215,28 @@ def _partial_costs(
             for hop, number in zip(route, layout.routes[micro_batch], strict=True):
                 stage = plan.stages[number]
                 if (hop.first, hop.stop) != (stage.first, stage.stop):
-                    partial.append((number, price(number, hop.first, hop.stop)))
+                    partial.append((number, price(number, hop.first, hop.stop, stage.workers)))
         for number, cost in partial:
             part[number, micro_batch] = cost
         previous = route
     return part
 
 
+def _row_costs(layout: LaneLayout, price: _Price) -> dict[tuple[int, int], UnitCost]:
+    """On stages with a shard axis, every micro-batch at the pace of the workers that compute it."""
+    plan, found = layout.plan, dict[tuple[int, int], UnitCost]()
+    for micro_batch, route in enumerate(plan.routes):
+        for hop, number in zip(route, layout.routes[micro_batch], strict=True):
+            stage = plan.stages[number]
+            if stage.shard > 1:
+                workers = plan.computing(stage, micro_batch)
+                found[number, micro_batch] = price(number, hop.first, hop.stop, workers)
+    return found
+
+
 def link_between(profile: Profile, source: str, target: str) -> Link:
     """The link from worker to worker."""
-    if not profile.links:
-        return profile.within_node if node_of(source) == node_of(target) else profile.between_nodes
-    nodes = f"{node_of(source)}>{node_of(target)}"
-    exact = profile.links.get(f"{source}>{target}", profile.links.get(nodes))
-    if exact is not None:
+    if profile.links and (exact := profile.exception(source, target)) is not None:
         return exact
     return profile.within_node if node_of(source) == node_of(target) else profile.between_nodes
 
@@ -204,11 +247,25 @@ def message_link(profile: Profile, source: Stage, target: Stage) -> Link:
     A worker that sends to several shares its bandwidth between them. Nothing is sent where both
     ends are the same worker.
     """
-    pairs = [(a, b) for a, b in transfers(source, target) if a != b]
-    links = [(sender, link_between(profile, sender, receiver)) for sender, receiver in pairs]
-    num_sends: dict[str, int] = {}
-    for sender, _ in pairs:
-        num_sends[sender] = num_sends.get(sender, 0) + 1
-    rates = [link.bandwidth / num_sends[sender] for sender, link in links if link.bandwidth]
-    latency = max([link.latency for _, link in links], default=0.0)
-    return Link(latency, min(rates, default=0.0))
+    rows = row_transfers(source, target)
+    return _slowest(link for pairs in rows for link in _shared_links(profile, pairs))
+
+
+def row_link(profile: Profile, source: Sequence[str], target: Sequence[str]) -> Link:
+    """The same between the workers that compute one micro-batch on two stages."""
+    return _slowest(_shared_links(profile, transfers(source, target)))
+
+
+def _slowest(links: Iterable[Link]) -> Link:
+    found = list(links)
+    rates = [link.bandwidth for link in found if link.bandwidth]
+    return Link(max((link.latency for link in found), default=0.0), min(rates, default=0.0))
+
+
+def _shared_links(profile: Profile, pairs: Sequence[tuple[str, str]]) -> Iterator[Link]:
+    """What each of these messages, sent at once, gets of its link."""
+    num_sends = Counter(sender for sender, receiver in pairs if sender != receiver)
+    for sender, receiver in pairs:
+        if sender != receiver:
+            link = link_between(profile, sender, receiver)
+            yield Link(link.latency, link.bandwidth / num_sends[sender])

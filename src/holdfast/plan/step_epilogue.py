@@ -76,7 +76,7 @@ def _last_backwards(
 def _reduce(
     layout: LaneLayout, last: dict[int, tuple[float, float]], costs: LayoutCosts
 ) -> tuple[UnitReduction, ...]:
-    plan, link = layout.plan, costs.profile.reduce
+    plan, profile = layout.plan, costs.profile
     holder_map = HolderMap(plan)
     ready: list[tuple[float, int, tuple[int, ...], float]] = []
     for unit in range(len(plan.units)):
@@ -87,6 +87,7 @@ def _reduce(
         smallest = min(plan.stages[stage].tensor * plan.stages[stage].shard for stage in holders)
         elements = sum(tensor.num_elements for tensor in holder_map.buckets[unit])
         num_bytes = elements * plan.state_bytes.gradient / smallest
+        link = rings_link(profile, [plan.stages[stage].workers for stage in holders])
         duration = ring(num_bytes, len(holders), link)
         lanes = tuple(sorted({lane for stage in holders for lane in layout.stage_lanes[stage]}))
         ready.append((time, -unit, lanes, duration))
@@ -98,6 +99,21 @@ def _reduce(
             free[lane] = begin + duration
         reductions.append(UnitReduction(-negative, lanes, begin, begin + duration))
     return tuple(reductions)
+
+
+def rings_link(profile: Profile, holders: Sequence[Sequence[str]]) -> Link:
+    """The slowest of the rings through the workers of these stages, of which there is one per
+    slice.
+    """
+    if not profile.links:
+        return profile.reduce
+    width = max(len(workers) for workers in holders)
+    links = [
+        profile.ring_link([workers[at * len(workers) // width] for workers in holders])
+        for at in range(width)
+    ]
+    rates = [link.bandwidth for link in links if link.bandwidth]
+    return Link(max(link.latency for link in links), min(rates, default=0.0))
 
 
 def ring(num_bytes: float, num_members: int, link: Link) -> float:

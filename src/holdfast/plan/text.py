@@ -18,9 +18,9 @@
     "3" = "r0.s0 r1.s1[17-33]"          # stage by stage; units where a stage is used in part
 
 `parse_plan(format_plan(plan)) == plan` for every plan. A tensor is written `name shape
-dim/parts[:lead]`, where a name that does not start with its unit's name is marked with `@`. A
-stage on workers of its own is numbered by itself; one that shares the workers of an earlier
-stage of its replica says which by `slot=`.
+dim/parts[:lead] [=state]`, where a name that does not start with its unit's name is marked with
+`@`, and what is kept of it is said once in `[state]`. A stage on workers of its own is numbered
+by itself; one that shares the workers of an earlier stage of its replica says which by `slot=`.
 """
 
 import json
@@ -32,6 +32,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Limits, Plan, Schedule, StateBytes
+from holdfast.plan.state import StateSpec, parse_state, state_names
 from holdfast.plan.text_helpers import convert, refuse_unknown, toml_list
 from holdfast.plan.text_routes import parse_routes, route_runs
 from holdfast.plan.text_stages import parse_replicas, refuse_twins, replica_runs
@@ -50,10 +51,14 @@ def format_plan(plan: Plan) -> str:
     ):
         if value != default:
             lines += ["", f"[{title}]", *_format_fields(msgspec.structs.asdict(value))]
-    for name, unit in unit_runs(plan.units):
+    names = state_names(tensor.state for unit in plan.units for tensor in unit.tensors)
+    if names:
+        lines += ["", "[state]"]
+        lines += [f"{name} = {_quote(str(state))}" for state, name in names.items()]
+    for name, unit in unit_runs(plan.units, names):
         fields = {cost: getattr(unit, cost) for cost in COSTS}
         lines += ["", "[[unit]]", f"name = {_quote(name)}", *_format_fields(fields)]
-        lines += _format_list("tensors", [format_tensor(t, unit.name) for t in unit.tensors])
+        lines += _format_list("tensors", [format_tensor(t, unit.name, names) for t in unit.tensors])
     for replicas, shape, workers in replica_runs(plan):
         lines += ["", "[[replica]]", f"name = {_quote(replicas)}"]
         lines += _format_list("stages", list(shape))
@@ -75,6 +80,7 @@ def parse_plan(text: str) -> Plan:
         "orders",
         "limits",
         "state_bytes",
+        "state",
         "unit",
         "replica",
         "routes",
@@ -82,7 +88,8 @@ def parse_plan(text: str) -> Plan:
     refuse_unknown(data, known, "the plan")
     if data.get("format") != FORMAT:
         raise HoldfastError(f"plan format is {data.get('format')!r}, this version reads {FORMAT!r}")
-    units = tuple(unit for entry in toml_list(data, "unit") for unit in parse_units(entry))
+    states = _parse_states(data)
+    units = tuple(u for entry in toml_list(data, "unit") for u in parse_units(entry, states))
     stages = tuple(stage for entry in toml_list(data, "replica") for stage in parse_replicas(entry))
     ordered = tuple(sorted(stages, key=lambda stage: (stage.replica, stage.index)))
     refuse_twins(ordered)
@@ -97,6 +104,11 @@ def parse_plan(text: str) -> Plan:
     )
 
 
+def _parse_states(data: Mapping[str, Any]) -> dict[str, StateSpec]:
+    texts = convert(data.get("state", {}), dict[str, str], "state")
+    return {name: parse_state(text) for name, text in texts.items()}
+
+
 def _format_schedule(schedule: Schedule) -> list[str]:
     plain = schedule == Schedule(kind=schedule.kind)
     if plain:
@@ -106,6 +118,11 @@ def _format_schedule(schedule: Schedule) -> list[str]:
         words.append(f"extra_in_flight = {schedule.extra_in_flight}")
     if schedule.recompute:
         words.append("recompute = true")
+    if schedule.slow:
+        pairs = ", ".join(f"{_quote(worker)} = {factor}" for worker, factor in schedule.slow)
+        words.append(f"slow = {{ {pairs} }}")
+    if schedule.reshard != Schedule().reshard:
+        words.append(f"reshard = {_quote(schedule.reshard)}")
     lines = [f"schedule = {{ {', '.join(words)} }}"]
     if schedule.orders:
         lines += [
@@ -121,9 +138,14 @@ def _parse_schedule(data: Mapping[str, Any]) -> Schedule:
     fields = {"kind": value} if isinstance(value, str) else value
     if not isinstance(fields, dict):
         raise HoldfastError(f"schedule = {value!r}: a name or a table is needed")
-    refuse_unknown(fields, ("kind", "extra_in_flight", "recompute"), "the schedule")
+    known = ("kind", "extra_in_flight", "recompute", "slow", "reshard")
+    refuse_unknown(fields, known, "the schedule")
     orders = tuple((worker, line) for worker, line in data.get("orders", {}).items())
-    return convert({**fields, "orders": orders}, Schedule, "schedule")
+    slow = fields.get("slow", {})
+    if not isinstance(slow, dict):
+        raise HoldfastError(f"schedule.slow = {slow!r}: a table of workers and factors is needed")
+    given = {**fields, "orders": orders, "slow": tuple(slow.items())}
+    return convert(given, Schedule, "schedule")
 
 
 def _format_fields(fields: Mapping[str, object]) -> list[str]:

@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, layout_of
 from holdfast.plan.plan import Plan
-from holdfast.plan.profile import LayoutCosts, Profile, message_link, resolve
+from holdfast.plan.profile import LayoutCosts, Link, Profile, resolve, row_link
 from holdfast.plan.step_epilogue import StepEpilogue, evaluate_epilogue
 from holdfast.schedule.orders import compute_orders
 
@@ -37,9 +37,26 @@ class Program(msgspec.Struct, frozen=True):
     channel: list[int]
     """Channel on which this one's result leaves; -1: it stays or is the last."""
     channels: list[tuple[int, int]]
-    """(stage, stage) of every channel."""
+    """(stage, stage) of every channel. Shard ranks of a stage have channels of their own."""
     num_bytes: list[float]
     """Size of the message per computation."""
+    channel_lanes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    """Sending and receiving lanes of every channel."""
+
+    def ends(self, channel: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The workers at both ends of a channel, as their stages have them."""
+        stages = (self.layout.plan.stages[number] for number in self.channels[channel])
+        rows = zip(stages, self.channel_lanes[channel], strict=True)
+        lane_of = self.layout.lane_of_worker
+        sending, receiving = (
+            tuple([worker for worker in stage.workers if lane_of[worker] in lanes])
+            for stage, lanes in rows
+        )
+        return sending, receiving
+
+
+_Channel = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""Sending and receiving stage, sending and receiving lanes; none: all of the stage."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -146,6 +163,7 @@ def compile_program(layout: LaneLayout, orders: Sequence[LaneOrder]) -> Program:
     lanes: list[list[int]] = []
     op_lanes: list[tuple[int, ...]] = []
     number_of: dict[ComputeOp, int] = {}
+    stage_lanes = layout.stage_lanes
     for lane, order in enumerate(orders):
         numbers: list[int] = []
         for op in order:
@@ -155,7 +173,9 @@ def compile_program(layout: LaneLayout, orders: Sequence[LaneOrder]) -> Program:
             if number is None:
                 number = number_of[op] = len(ops)
                 ops.append(op)
-                op_lanes.append(layout.stage_lanes[op[1]])
+                op_lanes.append(
+                    layout.lanes_of(op[1], op[2]) if layout.row_lanes else stage_lanes[op[1]]
+                )
             elif len(op_lanes[number]) == 1 or number in numbers:
                 raise HoldfastError(
                     f"{describe(layout, op)} is ordered twice on {layout.lanes[lane][0]}"
@@ -163,15 +183,22 @@ def compile_program(layout: LaneLayout, orders: Sequence[LaneOrder]) -> Program:
             numbers.append(number)
         lanes.append(numbers)
     needs, channel, channels, num_bytes = _link(layout, number_of, len(ops))
-    return Program(layout, ops, lanes, op_lanes, needs, channel, channels, num_bytes)
+    ends = [(before, after) for before, after, _, _ in channels]
+    between = [
+        (sending or stage_lanes[before], receiving or stage_lanes[after])
+        for before, after, sending, receiving in channels
+    ]
+    return Program(layout, ops, lanes, op_lanes, needs, channel, ends, num_bytes, between)
 
 
 def _link(
     layout: LaneLayout, number_of: dict[ComputeOp, int], num_ops: int
-) -> tuple[list[int], list[int], list[tuple[int, int]], list[float]]:
+) -> tuple[list[int], list[int], list[_Channel], list[float]]:
     plan, units = layout.plan, layout.plan.units
     needs, channel, num_bytes = [-1] * num_ops, [-1] * num_ops, [0.0] * num_ops
-    channels: dict[tuple[int, int], int] = {}
+    channels: dict[_Channel, int] = {}
+    here: tuple[int, ...] = ()
+    there: tuple[int, ...] = ()
     expected = 0
     for micro_batch, route in enumerate(layout.routes):
         forwards = [number_of.get(("F", stage, micro_batch), -1) for stage in route]
@@ -195,8 +222,10 @@ def _link(
             size = float(units[plan.routes[micro_batch][i].first - 1].boundary_bytes)
             down, up = forwards[i - 1], backwards[i]
             needs[forwards[i]], needs[backwards[i - 1]] = down, up
-            channel[down] = channels.setdefault((before, after), len(channels))
-            channel[up] = channels.setdefault((after, before), len(channels))
+            if layout.row_lanes:
+                here, there = (layout.lanes_of(stage, micro_batch) for stage in (before, after))
+            channel[down] = channels.setdefault((before, after, here, there), len(channels))
+            channel[up] = channels.setdefault((after, before, there, here), len(channels))
             num_bytes[down] = num_bytes[up] = size
     if expected != num_ops:
         raise HoldfastError(
@@ -214,12 +243,15 @@ def run(program: Program, durations: Sequence[float], costs: LayoutCosts) -> Tim
     return Timeline(program, start, end, arrive, sequence, epilogue)
 
 
+def channel_links(program: Program, profile: Profile) -> list[Link]:
+    """What messages meet on every channel."""
+    return [row_link(profile, *program.ends(number)) for number in range(len(program.channels))]
+
+
 def _channel_links(program: Program, profile: Profile) -> list[tuple[float, float]] | None:
     """(latency, bytes per time) per channel; None where messages are free."""
-    plan, links = program.layout.plan, []
-    for source, target in program.channels:
-        link = message_link(profile, plan.stages[source], plan.stages[target])
-        links.append((link.latency, link.bandwidth))
+    found = channel_links(program, profile)
+    links = [(link.latency, link.bandwidth) for link in found]
     return links if any(latency or rate for latency, rate in links) else None
 
 

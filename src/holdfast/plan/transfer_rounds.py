@@ -17,6 +17,16 @@ class Flow(msgspec.Struct, frozen=True):
     num_bytes: int
 
 
+def in_rounds(moves: Sequence[Move]) -> tuple[Move, ...]:
+    """The moves in the order of their rounds, those of a pair together."""
+    place = {
+        (flow.source, flow.target): (number, at)
+        for number, flows in enumerate(move_rounds(moves))
+        for at, flow in enumerate(flows)
+    }
+    return tuple(sorted(moves, key=lambda move: place[move.source, move.target]))
+
+
 def move_rounds(moves: Sequence[Move]) -> tuple[tuple[Flow, ...], ...]:
     """Every pair's moves together, in the first round in which both ends are free; long ones
     first, so that a round holds flows of similar length.

@@ -7,11 +7,13 @@ heads) it names the leader's count, and each rank gets every part that its share
 touches: neighbouring ranks may then both hold a part.
 """
 
+from collections.abc import Callable
 from math import prod
 
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.plan.state import StateSpec, adamw_state
 
 Box = tuple[tuple[int, int], ...]
 """A rectangular piece of a tensor: (low, high) per dimension, high excluded."""
@@ -43,6 +45,12 @@ class TensorSpec(msgspec.Struct, frozen=True):
     name: str
     shape: tuple[int, ...]
     split: Split | None = None
+    state: StateSpec | None = None
+    """What is kept of it; None in plans that were not made for a job."""
+
+    def kept(self, dtype: str = "float32") -> StateSpec:
+        """The same; where the plan does not say, what AdamW keeps in this dtype."""
+        return self.state or adamw_state(dtype)
 
     @property
     def num_elements(self) -> int:
@@ -89,6 +97,21 @@ class Unit(msgspec.Struct, frozen=True):
     @property
     def num_parameters(self) -> int:
         return sum(tensor.num_elements for tensor in self.tensors)
+
+
+def with_kinds(
+    units: tuple[Unit, ...], kinds_of: Callable[[TensorSpec], StateSpec]
+) -> tuple[Unit, ...]:
+    """The same units, with what is kept of every tensor."""
+    return tuple(
+        msgspec.structs.replace(
+            unit,
+            tensors=tuple(
+                msgspec.structs.replace(tensor, state=kinds_of(tensor)) for tensor in unit.tensors
+            ),
+        )
+        for unit in units
+    )
 
 
 def share(total: int, rank: int, degree: int) -> tuple[int, int]:

@@ -28,10 +28,16 @@ def as_chain(layout: LaneLayout, part: LanePart) -> Chain | None:
     route = layout.routes[part.micro_batches[0]]
     if any(layout.routes[number] != route for number in part.micro_batches):
         return None
-    if any(len(layout.stage_lanes[stage]) != 1 for stage in route):
+    rows = [[layout.lanes_of(stage, n) for stage in route] for n in _different(layout, part)]
+    if any(row != rows[0] for row in rows) or any(len(lanes) != 1 for lanes in rows[0]):
         return None
-    lanes = [layout.stage_lanes[stage][0] for stage in route]
+    lanes = [found[0] for found in rows[0]]
     depth = len(dict.fromkeys(lanes))
     if any(lane != lanes[i % depth] for i, lane in enumerate(lanes)) or len(lanes) % depth:
         return None
     return Chain(tuple(lanes[:depth]), route, part.micro_batches)
+
+
+def _different(layout: LaneLayout, part: LanePart) -> tuple[int, ...]:
+    """Micro-batches that may be on different lanes: without a shard axis one stands for all."""
+    return part.micro_batches if layout.row_lanes else part.micro_batches[:1]

@@ -15,7 +15,7 @@ the result.
 from heapq import heappop, heappush
 
 from holdfast.plan.lanes import ComputeOp, LaneLayout, LaneOrder, LanePart
-from holdfast.plan.profile import LayoutCosts, message_link
+from holdfast.plan.profile import LayoutCosts, row_link
 from holdfast.schedule.rule import ScheduleRule
 
 HELD = {"F": 1, "I": 0, "B": -1, "W": -1}
@@ -58,7 +58,7 @@ class _Scheduler:
     ) -> None:
         self.layout, self.rule = layout, rule
         self.costs = costs
-        self.delays: dict[tuple[int, int], float] = {}
+        self.delays: dict[tuple[object, ...], float] = {}
         # A computation over several lanes is queued on the first of them, its home.
         self.homes = {lane: self._homes(lane) for lane in part.lanes}
         self.orders: dict[int, LaneOrder] = {lane: [] for lane in part.lanes}
@@ -82,8 +82,13 @@ class _Scheduler:
 
     def _homes(self, lane: int) -> list[int]:
         """Lanes whose queues may hold something for this one to do: its own, and those it joins."""
-        stages = self.layout.lane_stages[lane]
-        return sorted({lane, *(self.layout.stage_lanes[stage][0] for stage in stages)})
+        layout = self.layout
+        rows = [
+            row
+            for stage in layout.lane_stages[lane]
+            for row in layout.row_lanes.get(stage, (layout.stage_lanes[stage],))
+        ]
+        return sorted({lane, *(row[0] for row in rows if lane in row)})
 
     def _ages(self, part: LanePart) -> dict[int, int]:
         """A micro-batch's number among those that start on the same stage: fair between
@@ -116,7 +121,7 @@ class _Scheduler:
 
     def _make_ready(self, op: ComputeOp) -> int:
         kind, stage, micro_batch = op
-        lane = self.layout.stage_lanes[stage][0]
+        lane = self.layout.lanes_of(stage, micro_batch)[0]
         route = self.layout.routes[micro_batch]
         key = (self.age[micro_batch], len(route) - route.index(stage), op)
         heappush(self.queues[kind][lane], key)
@@ -139,7 +144,7 @@ class _Scheduler:
             return None
         op = queue[0][2]
         limited = op[0] == "F" and not self.rule.forwards_first
-        for lane in self.layout.stage_lanes[op[1]]:
+        for lane in self.layout.lanes_of(op[1], op[2]):
             if self.busy_until[lane] > now:
                 return None
             if limited and self.in_flight[lane] >= self.limits[lane]:
@@ -150,7 +155,7 @@ class _Scheduler:
     def _start(self, op: ComputeOp, now: float) -> None:
         kind, stage, micro_batch = op
         end = now + self.costs.duration(op)
-        for lane in self.layout.stage_lanes[stage]:
+        for lane in self.layout.lanes_of(stage, micro_batch):
             self.orders[lane].append(op)
             self.busy_until[lane] = end
             self.in_flight[lane] += HELD[kind]
@@ -173,13 +178,16 @@ class _Scheduler:
     def _delay(self, source: int, op: ComputeOp) -> float:
         """How long a message takes to where it is needed, on a free channel."""
         _, target, micro_batch = op
-        known = self.delays.get((source, target))
+        lanes_of = self.layout.lanes_of
+        key = (source, target, lanes_of(source, micro_batch), lanes_of(target, micro_batch))
+        known = self.delays.get(key)
         if known is None:
             plan, hop = self.layout.plan, self.layout.hop
-            link = message_link(self.costs.profile, plan.stages[source], plan.stages[target])
+            rows = [plan.computing(plan.stages[stage], micro_batch) for stage in (source, target)]
+            link = row_link(self.costs.profile, *rows)
             boundary = max(hop(source, micro_batch).first, hop(target, micro_batch).first)
             known = link.latency + link.occupancy(plan.units[boundary - 1].boundary_bytes)
-            self.delays[source, target] = known
+            self.delays[key] = known
         return known
 
     def _post(self, time: float, op: ComputeOp | None, lane: int = -1) -> None:
@@ -193,7 +201,7 @@ class _Scheduler:
         if not blocked:
             return False
         (_, _, op), _ = min(blocked)
-        lanes = self.layout.stage_lanes[op[1]]
+        lanes = self.layout.lanes_of(op[1], op[2])
         for lane in lanes:
             self.limits[lane] = max(self.limits[lane], self.in_flight[lane] + 1)
         self._post(max(self.busy_until.values()), None, lanes[0])

@@ -6,6 +6,8 @@ micro-batches that do not fill the rounds) it is found by list scheduling on the
 gives plain 1F1B again where the plan is regular.
 """
 
+import msgspec
+
 from holdfast.plan.lanes import LaneLayout, LaneOrder, LanePart
 from holdfast.plan.profile import LayoutCosts, Profile, resolve
 from holdfast.schedule.chain import as_chain
@@ -25,11 +27,17 @@ def compute_orders(layout: LaneLayout, profile: Profile = Profile()) -> list[Lan
     for part in layout.parts:
         found = _by_rule(rule, layout, part)
         if found is None:
-            costs = costs or resolve(layout, profile)
+            costs = costs or resolve(layout, _with_slow(layout, profile))
             found = list_orders(layout, part, costs, rule)
         for lane, order in found.items():
             orders[lane] = order
     return orders
+
+
+def _with_slow(layout: LaneLayout, profile: Profile) -> Profile:
+    """Who is slow is what the profile says, else what the plan was made for."""
+    known = {name: by for name, by in layout.plan.schedule.slow if name in layout.plan.seats}
+    return profile if profile.slow else msgspec.structs.replace(profile, slow=known)
 
 
 def _by_rule(rule: ScheduleRule, layout: LaneLayout, part: LanePart) -> dict[int, LaneOrder] | None:
