@@ -79,6 +79,9 @@ class Detector:
         self._waiting = 0
         """Steps still to be seen before a worker is suspected; 0: nothing to explain."""
         self._warm: list[tuple[Array, float]] = []
+        self._warm_times: list[tuple[Array, Array]] = []
+        self._knows_work = False
+        """Do workloads come with the times?"""
         self._settling = True
         self._has_samples: Flags = np.zeros(self.model.num_classes, dtype=np.bool_)
 
@@ -94,9 +97,15 @@ class Detector:
             self.model.inherit(old.model, [(n, known[key]) for n, key in keys if key in known])
             self._has_samples |= self.model.inherited
 
+    def forget(self, worker: str) -> None:
+        """It is another device now."""
+        if worker in self._number:
+            self.watch.forget(self._number[worker])
+
     def observe(self, seen: StepObservation) -> list[Verdict]:
         """Judge one step. Verdicts are news: what has not changed is not repeated."""
         features = self._features(seen)
+        self._knows_work = bool(seen.workloads)
         times, ended = self._worker_times(seen.workers)
         if not self.model.ready:
             self._warm_up(features, times, seen)
@@ -175,6 +184,7 @@ class Detector:
         known = flat > 0  # false for NaN
         self._has_samples[models[known]] = True
         self.model.keep(models[known], rows[known], flat[known])
+        self._warm_times.append((features, times))
         self._settle(features, seen)
 
     def _settle(self, features: Array, seen: StepObservation) -> None:
@@ -184,9 +194,21 @@ class Detector:
         if len(self._warm) >= self.settings.warmup_steps and self._has_samples.all():
             if not self.model.ready:
                 self.model.fit()
+                self._calibrate()
             self.paths.begin()
             self._begin_step_watch()
             self._settling = False
+
+    def _calibrate(self) -> None:
+        """How far workers were off in the steps that the model was fitted to."""
+        values = np.array([self._values(f, times) for f, times in self._warm_times])
+        self.watch.calibrate(values - self.watch.level)
+        self._warm_times = []
+
+    def _values(self, features: Array, times: Array) -> Array:
+        models, rows = self._rows(features)
+        expected = self.model.predict(models, rows).reshape(times.shape)
+        return np.asarray(np.log(times.sum(axis=1) / expected.sum(axis=1)))
 
     def _begin_step_watch(self) -> None:
         """What the step usually takes beyond the prediction: a measured tail, mostly."""
@@ -196,7 +218,7 @@ class Detector:
             if time > 0
         ]
         if values:
-            self.step_watch.baseline[:] = np.median(values)
+            self.step_watch.calibrate(np.array(values)[:, None])
         self._warm = []
 
     def _predict(self, features: Array) -> Array:
@@ -206,21 +228,26 @@ class Detector:
         return self.predictor.lane_ends(self.model, features, factor, known) + self.predictor.tail
 
     def _judge_workers(self, features: Array, times: Array, step: int) -> list[Verdict]:
-        models, rows = self._rows(features)
-        expected = self.model.predict(models, rows).reshape(times.shape)
-        values = np.log(times.sum(axis=1) / expected.sum(axis=1))
-        shifts = self.watch.update(values)
-        self._learn(models, rows, times)
-        return worker_verdicts(self.plan, self.predictor.layout, self.watch, shifts, step)
+        shifts = self.watch.update(self._values(features, times))
+        self._learn(*self._rows(features), times)
+        return worker_verdicts(
+            self.plan,
+            self.predictor.layout,
+            self.watch,
+            shifts,
+            step,
+            knows_work=self._knows_work,
+        )
 
     def _learn(self, models: Index, rows: Array, times: Array) -> None:
-        """From the healthy, each as if it were an average device of its class."""
+        """From all, each as if it were an average device of its class, slow ones too: without them
+        the model would follow the fastest.
+        """
         if self.step_watch.level[0] != 0.0:
             return  # something is wrong with the steps: not the time to learn what is usual
-        usual = np.exp(self.watch.baseline)[:, None]
+        usual = self.watch.factor()[:, None]
         flat = (times / usual).ravel()
-        healthy = np.repeat(self.watch.level == 0.0, times.shape[1])
-        known = healthy & (flat > 0)
+        known = flat > 0
         if known.any():
             self.model.learn(models[known], rows[known], flat[known])
 
@@ -311,6 +338,7 @@ class Detector:
             [(f.tolist(), t, e if e is None else e.tolist()) for f, t, e in self._moments],
             self._waiting,
             self._settling,
+            [(f.tolist(), times.tolist()) for f, times in self._warm_times],
         ]
 
     def restore(self, state: list[Any]) -> None:
@@ -326,6 +354,7 @@ class Detector:
         ]
         self._waiting = int(state[7])
         self._settling = bool(state[8])
+        self._warm_times = [(np.array(f), np.array(times)) for f, times in state[9]]
 
 
 def _lane_sums(predictor: Predictor) -> "csr_array[np.float64]":

@@ -21,8 +21,8 @@ import numpy as np
 
 from holdfast.detect.workload import Array, Index
 from holdfast.plan.lanes import LanePart
-from holdfast.plan.profile import Profile, message_link
-from holdfast.plan.timeline import Program
+from holdfast.plan.profile import Profile
+from holdfast.plan.timeline import Program, channel_links
 
 NO_OP = -1
 Signature = tuple[tuple[tuple[tuple[int, int], ...], int, int, int, float], ...]
@@ -207,8 +207,7 @@ def _last(program: Program, lanes: Index, ops: Index) -> Index:
 
 
 def _links(program: Program, profile: Profile, ops: Index) -> PairTimes | None:
-    plan = program.layout.plan
-    found = [message_link(profile, plan.stages[a], plan.stages[b]) for a, b in program.channels]
+    found = channel_links(program, profile)
     if not any(link.latency or link.bandwidth for link in found):
         return None
     num_bytes = np.array(program.num_bytes)[ops]

@@ -53,7 +53,14 @@ class PathWatch:
             members = classes == number
             if members.sum() >= MIN_PEERS:
                 self.measure[members] = np.median(own[members])
+        rows = max(map(len, self.seen.values()), default=0)
+        values = np.full((rows, len(self.names)), np.nan)
+        for n, times in enumerate(self.seen.values()):
+            values[: len(times), n] = np.log(times)
+        measure = self.measure
         self._start(classes)
+        if rows:
+            self.watch.calibrate(values - measure)
         self._take_over()
 
     def inherit(self, other: "PathWatch") -> None:

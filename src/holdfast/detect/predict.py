@@ -153,5 +153,4 @@ class PathFactors:
 
 def channel_lanes(program: Program) -> list[tuple[int, int]]:
     """(sending lane, receiving lane) of every channel."""
-    lanes = program.layout.stage_lanes
-    return [(lanes[source][0], lanes[target][0]) for source, target in program.channels]
+    return [(sending[0], receiving[0]) for sending, receiving in program.channel_lanes]

@@ -109,12 +109,10 @@ def interpret(order: ProbeOrder, result: ProbeResult) -> list[Finding]:
 
 
 def _measure(times: Sequence[float], controls: Sequence[float]) -> float:
-    """What a healthy one takes: the median of the controls. Without them, the faster half is taken
-    as healthy.
+    """What a healthy one takes: the median of the faster half of the controls, as one of them may
+    just have become slow itself; without controls, of all.
     """
-    if controls:
-        return median(controls)
-    ordered = sorted(times)
+    ordered = sorted(controls or times)
     return median(ordered[: (len(ordered) + 1) // 2])
 
 

@@ -53,12 +53,11 @@ def suspicion(
 
 def lane_pairs(predictor: Predictor, lanes: Sequence[int]) -> list[Pair]:
     """The pairs of workers behind a link of two lanes."""
-    plan = predictor.layout.plan
     chosen = set(lanes)
-    for source, target in predictor.program.channels:
-        stage_lanes = predictor.layout.stage_lanes
-        if {stage_lanes[source][0], stage_lanes[target][0]} == chosen:
-            return [(a, b) for a, b in transfers(plan.stages[source], plan.stages[target])]
+    program = predictor.program
+    for number, ends in enumerate(program.channel_lanes):
+        if {lanes[0] for lanes in ends} == chosen:
+            return transfers(*program.ends(number))
     return []
 
 

@@ -2,14 +2,18 @@
 
 Every step gives one value per member: the logarithm of observed over predicted. From it are taken
 
-    its baseline   what is usual for this very device, learned slowly while it is healthy. With
-                   peers to compare, it may not exceed a few per cent: a device that is slow from
-                   the first step on is slow, not usual;
+    its baseline   what is usual for this very device, from the warm-up, then learned slowly while
+                   it is healthy. With peers to compare, it may not be more than a few per cent
+                   above them: a device that is slow from the first step on is slow, not usual;
     the common     the median over its class (or over all, where a class is too small to have one):
-                   what happens to all is not the fault of one.
+                   what happens to all is not the fault of one. A slow member stays in it, as what
+                   it was found to be: without it, the median of those that are left would be
+                   lower, the next one would be slow, and so on.
 
 What is left goes through a change test. A member whose test fires gets a *level*, how far off it
-is now, and is watched from there on: up (worse), down (better), back to nothing (recovered).
+is now, and is watched from there on: up (worse), down (better). It has recovered when it has been
+as its peers for some steps, by the noise it had while it was healthy: what a spiky episode has
+added to its noise does not hide its end.
 """
 
 from collections.abc import Sequence
@@ -22,9 +26,13 @@ from scipy.special import ndtr
 from holdfast.detect.change import TESTS, Flags, Test, Tuning
 from holdfast.detect.workload import Array, Index
 
+SPREAD = 1.4826
+"""From the median size of normal errors to their standard deviation."""
 MIN_PEERS = 3
 """A median of two blames neither."""
 RECENT = 16
+CALM_STEPS = 5
+"""As its peers for so many steps in a row: a slow member has recovered."""
 
 
 class WatchTuning(msgspec.Struct, frozen=True):
@@ -61,6 +69,10 @@ class Watch:
         self.baseline: Array = np.zeros(num)
         self.level: Array = np.zeros(num)
         self.noise: Array = np.full(num, 0.01)
+        self.calm_noise: Array = np.full(num, 0.01)
+        """The noise that it had when it was healthy last."""
+        self.calm: Index = np.zeros(num, dtype=np.int64)
+        """Of slow members: for how many steps it has been as its peers."""
         self.recent: Array = np.zeros((RECENT, num))
         """The last values of every member, newest first."""
         self.common: Array = np.zeros(RECENT)
@@ -68,17 +80,41 @@ class Watch:
         self.test: Test = TESTS[tuning.test](num, tuning.change)
         self._peers = _Peers(classes)
 
+    def calibrate(self, values: Array) -> None:
+        """From the warm-up: one row per step, NaN where nothing was reported. How noisy a member is
+        with these devices, this work and what is known of it, is not assumed but seen.
+        """
+        seen = (~np.isnan(values)).sum(axis=0)
+        known = seen >= MIN_PEERS
+        if not known.any():
+            return
+        rows = np.where(known, values, 0.0)
+        usual = np.nanmedian(rows, axis=0)
+        common, _ = self._peers.medians(usual, known)
+        spread = rows - usual
+        shared = np.nanmedian(np.where(known, spread, np.nan), axis=1)
+        if int(known.sum()) >= MIN_PEERS:
+            spread = spread - shared[:, None]
+        found = SPREAD * np.nanmedian(np.abs(spread), axis=0)
+        # Of few steps a spread is easily too small; those of its peers say more.
+        noise = np.maximum(found, float(np.median(found[known])))
+        self.noise = np.where(known, np.maximum(self.tuning.min_noise, noise), self.noise)
+        self.calm_noise = self.noise.copy()
+        self.baseline = np.where(known, np.minimum(usual - common, self._limit()), self.baseline)
+
     def update(self, values: Array) -> list[Shift]:
         """One step. A member without a value (NaN) stays as it is."""
         present = ~np.isnan(values)
         own = np.where(present, values - self.baseline, 0.0)
-        comparable = present & (self.level == 0.0)
-        common, everyone = self._peers.medians(own, comparable)
+        common, everyone = self._peers.medians(own - self.level, present)
         own = np.where(present, own - common, self.level)
         self._remember(own, everyone)
         change = self.test.update(own - self.level, self.noise)
-        fired: Flags = (change.above | change.below) & present
+        recovered = self._count_calm(own, present)
+        fired: Flags = (change.above | change.below) & present & ~recovered
         shifts = [self._settle(i, int(change.steps[i])) for i in np.flatnonzero(fired).tolist()]
+        shifts += [self._recover(i) for i in np.flatnonzero(recovered).tolist()]
+        fired |= recovered
         if shifts:
             self.test.clear(fired)
         self._follow(own, present & ~fired)
@@ -89,6 +125,22 @@ class Watch:
         self.recent[0] = own
         self.common[1:] = self.common[:-1].copy()
         self.common[0] = everyone
+
+    def _count_calm(self, own: Array, present: Flags) -> Flags:
+        """Which slow members have been as their peers for long enough?"""
+        limit = np.maximum(self.tuning.min_level, 2 * self.calm_noise)
+        is_calm = own < np.minimum(limit, self.level / 2)
+        self.calm = np.where(
+            self.level > 0, np.where(present, np.where(is_calm, self.calm + 1, 0), self.calm), 0
+        )
+        return self.calm >= CALM_STEPS
+
+    def _recover(self, member: int) -> Shift:
+        old, noise = float(self.level[member]), float(self.calm_noise[member])
+        self.level[member], self.calm[member] = 0.0, 0
+        self.noise[member] = noise
+        margin = (old / 2) * np.sqrt(CALM_STEPS) / max(noise, 1e-6)
+        return Shift(member, old, 0.0, min(float(ndtr(margin)), 0.9999), CALM_STEPS, noise)
 
     def _settle(self, member: int, steps: int) -> Shift:
         """The new level is the median since the excursion began, so that one outlier in it does
@@ -108,9 +160,10 @@ class Watch:
 
     def _allowed(self, member: int, change: float) -> float:
         limit = self._limit()[member]
-        return float(np.clip(self.baseline[member] + change, -limit, limit) - self.baseline[member])
+        return float(min(self.baseline[member] + change, limit) - self.baseline[member])
 
     def _limit(self) -> Array:
+        """A device may be as fast as it likes."""
         return np.where(self._peers.has_peers, self.tuning.max_baseline, np.inf)
 
     def _follow(self, own: Array, chosen: Flags) -> None:
@@ -119,13 +172,13 @@ class Watch:
         error = own - self.level
         step = np.clip(error, -2 * self.noise, 2 * self.noise)
         healthy = chosen & (self.level == 0.0)
-        limit = self._limit()
-        moved = np.clip(self.baseline + tuning.rate * step, -limit, limit)
+        moved = np.minimum(self.baseline + tuning.rate * step, self._limit())
         self.baseline = np.where(healthy, moved, self.baseline)
         # Of a normal error cut at three sigma the mean size is 0.79 sigma.
         size = np.minimum(np.abs(error), 3 * self.noise) / 0.79
         noise = np.maximum(tuning.min_noise, self.noise + tuning.rate * (size - self.noise))
         self.noise = np.where(chosen, noise, self.noise)
+        self.calm_noise = np.where(healthy, self.noise, self.calm_noise)
 
     def inherit(self, other: "Watch", pairs: Sequence[tuple[int, int]]) -> None:
         """Take over what is known of members that another one watched: (number here, number
@@ -135,7 +188,15 @@ class Watch:
             self.baseline[mine] = other.baseline[theirs]
             self.level[mine] = other.level[theirs]
             self.noise[mine] = other.noise[theirs]
+            self.calm_noise[mine] = other.calm_noise[theirs]
             self.recent[:, mine] = other.level[theirs]
+
+    def forget(self, member: int) -> None:
+        """As at the beginning."""
+        self.baseline[member], self.level[member], self.calm[member] = 0.0, 0.0, 0
+        self.noise[member] = self.calm_noise[member] = float(np.median(self.noise))
+        self.recent[:, member] = 0.0
+        self.test.clear(np.arange(len(self.level)) == member)
 
     def factor(self) -> Array:
         """How many times longer than the model says every member takes."""
@@ -143,13 +204,15 @@ class Watch:
 
     def state(self) -> list[Any]:
         arrays = (self.baseline, self.level, self.noise, self.recent, self.common)
-        return [*(array.tolist() for array in arrays), self.test.state()]
+        calm = [self.calm_noise.tolist(), self.calm.tolist()]
+        return [*(array.tolist() for array in arrays), self.test.state(), calm]
 
     def restore(self, state: list[Any]) -> None:
         self.baseline, self.level, self.noise, self.recent, self.common = (
             np.array(array) for array in state[:5]
         )
         self.test.restore(state[5])
+        self.calm_noise, self.calm = np.array(state[6][0]), np.array(state[6][1], dtype=np.int64)
 
 
 class _Peers:

@@ -20,22 +20,32 @@ from holdfast.plan.plan import Plan
 
 
 def worker_verdicts(
-    plan: Plan, layout: LaneLayout, watch: Watch, shifts: Sequence[Shift], step: int
+    plan: Plan,
+    layout: LaneLayout,
+    watch: Watch,
+    shifts: Sequence[Shift],
+    step: int,
+    *,
+    knows_work: bool,
 ) -> list[Verdict]:
     """One verdict per lane: its workers wait for each other, so they slow down together, and only
-    a probe can say which of them is the cause.
+    a probe can say which of them is the cause. `knows_work`: do workloads come with the times?
     """
     by_lane: dict[tuple[int, bool], list[Shift]] = {}
     for shift in shifts:
         lane = layout.lane_of_worker[plan.workers[shift.member]]
         by_lane.setdefault((lane, shift.new > 0), []).append(shift)
     return [
-        _slow_worker(plan, watch, members, step) if is_slow else _recovered(plan, members, step)
+        _slow_worker(plan, watch, members, step, knows_work=knows_work)
+        if is_slow
+        else _recovered(plan, members, step)
         for (_, is_slow), members in by_lane.items()
     ]
 
 
-def _slow_worker(plan: Plan, watch: Watch, shifts: list[Shift], step: int) -> Verdict:
+def _slow_worker(
+    plan: Plan, watch: Watch, shifts: list[Shift], step: int, *, knows_work: bool
+) -> Verdict:
     who = tuple(plan.workers[shift.member] for shift in shifts)
     first = shifts[0]
     same = np.flatnonzero(watch.classes == watch.classes[first.member])
@@ -52,7 +62,8 @@ def _slow_worker(plan: Plan, watch: Watch, shifts: list[Shift], step: int) -> Ve
         confidence=min(shift.confidence for shift in shifts),
         step=step,
         reason=f"{name_some(who)}, {plan.role(who[0])}{which}: computes {factor:.2f} times as long "
-        f"as {beside}{before} for {first.steps} steps, the work accounted for "
+        f"as {beside}{before} for {first.steps} steps, "
+        f"{'the work accounted for' if knows_work else 'no workloads known'} "
         f"(noise {percent(first.noise)})",
         probe=order_probe(who, (), healthy or others),
     )

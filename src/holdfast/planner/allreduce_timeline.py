@@ -13,8 +13,8 @@ from operator import itemgetter
 
 import msgspec
 
-from holdfast.plan.profile import Link
-from holdfast.plan.step_epilogue import ring
+from holdfast.plan.profile import Link, Profile
+from holdfast.plan.step_epilogue import ring, rings_link
 
 WIDE = 1 << 20
 """More workers than any team has."""
@@ -54,12 +54,35 @@ class AllreduceTimeline:
         self.link = link
         self._rough: dict[tuple[int, tuple[int, ...]], tuple[list[float], list[float]]] = {}
 
-    def end(self, held: Sequence[HeldStage]) -> float:
-        """When the last unit is reduced over all its holders."""
+    def rings(
+        self, profile: Profile, held: Sequence[tuple[int, int, tuple[str, ...]]]
+    ) -> tuple[Link, ...] | None:
+        """The link of every unit's ring through (first, stop, workers) of all stages; None: that of
+        the profile, for all.
+        """
+        if not profile.links:
+            return None
+        found: list[Link] = []
+        known: dict[tuple[int, ...], Link] = {}
+        for unit in range(len(self.sizes)):
+            units = self.tied.get(unit, (unit,))
+            numbers = tuple(
+                n
+                for n, (first, stop, _) in enumerate(held)
+                if any(first <= other < stop for other in units)
+            )
+            if numbers not in known:
+                ring_of = [held[n][2] for n in numbers]
+                known[numbers] = rings_link(profile, ring_of) if ring_of else self.link
+            found.append(known[numbers])
+        return tuple(found)
+
+    def end(self, held: Sequence[HeldStage], rings: Sequence[Link] | None = None) -> float:
+        """When the last unit is reduced over all its holders. `rings`: see there."""
         if self.link == Link():
             return 0.0
         free = [0.0] * len(held)
-        for time, _, numbers, duration in sorted(self._ready(held)):
+        for time, _, numbers, duration in sorted(self._ready(held, rings)):
             for n in numbers:
                 if free[n] > time:
                     time = free[n]
@@ -67,7 +90,9 @@ class AllreduceTimeline:
                 free[n] = time + duration
         return max(free, default=0.0)
 
-    def _ready(self, held: Sequence[HeldStage]) -> list[tuple[float, int, tuple[int, ...], float]]:
+    def _ready(
+        self, held: Sequence[HeldStage], rings: Sequence[Link] | None
+    ) -> list[tuple[float, int, tuple[int, ...], float]]:
         """(when, minus the unit, its holders, how long) of every reduction."""
         lines = [self._line(stage) for stage in held]
         ready: list[tuple[float, int, tuple[int, ...], float]] = []
@@ -82,12 +107,12 @@ class AllreduceTimeline:
                 [a - b * at if a - b * at < end else end for at in work]
                 for a, b, end in [lines[n] for n in numbers]
             ]
-            known: dict[int, float] = {}
+            known: dict[tuple[int, Link], float] = {}
             for unit, time in enumerate(map(max, zip(*times, strict=True)), first):
-                size = self.sizes[unit]
-                if size not in known:
-                    known[size] = ring(size / seats, count, self.link)
-                ready.append((time, -unit, numbers, known[size]))
+                size, link = self.sizes[unit], rings[unit] if rings is not None else self.link
+                if (size, link) not in known:
+                    known[size, link] = ring(size / seats, count, link)
+                ready.append((time, -unit, numbers, known[size, link]))
         return ready
 
     def _line(self, held: HeldStage) -> tuple[float, float, float]:

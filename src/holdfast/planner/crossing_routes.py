@@ -5,6 +5,7 @@ span both, so they are laid out over the stages of both.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -30,7 +31,12 @@ def mixed_time(view: SearchView, others: Sketch | None, part: Plan) -> float:
         held += cost.held_by(kind, number, chain)
         ends.append(chain.end)
     update = profile.optimizer + _update(view, others, part)
-    return max(*ends, cost.allreduces.end(held)) + profile.agree + update
+    stages = [(stage.first, stage.stop, stage.workers) for stage in part.stages]
+    for pipe, count in zip(others.pipes, others.counts, strict=True) if others is not None else ():
+        cuts = zip(pipe.teams, pairwise(pipe.bounds), strict=True)
+        stages += [(first, stop, team.workers) for team, (first, stop) in cuts if count]
+    reduced = cost.allreduces.end(held, cost.allreduces.rings(profile, stages))
+    return max(*ends, reduced) + profile.agree + update
 
 
 def _kinds(view: SearchView, others: Sketch | None) -> dict[tuple[PipeKind, int], int]:

@@ -11,7 +11,7 @@ time. A decision says how many rounds it took, and `decide` with as many finds i
 situations and rounds give equal decisions, in every process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -44,25 +44,33 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 DEFAULT = Options()
+PlanObjection = Callable[[Plan], str]
+"""Why a plan may not be chosen, for reasons that only the caller knows; empty: it may."""
 
 
-def decide(situation: Situation, options: Options = DEFAULT) -> Decision:
+def decide(
+    situation: Situation, options: Options = DEFAULT, objection: PlanObjection | None = None
+) -> Decision:
     """The decision after `options.rounds` rounds of search."""
-    decider = _Decider(situation, options)
+    decider = _Decider(situation, options, objection)
     rankings = list(islice(decider.rankings(), options.rounds))
     return decider.choose(rankings[-1], len(rankings))
 
 
-def decisions(situation: Situation, options: Options = DEFAULT) -> Iterator[Decision]:
+def decisions(
+    situation: Situation, options: Options = DEFAULT, objection: PlanObjection | None = None
+) -> Iterator[Decision]:
     """Decisions, each at least as good as the one before, until the search is at its end."""
-    decider = _Decider(situation, options)
+    decider = _Decider(situation, options, objection)
     for number, ranked in enumerate(decider.rankings(), 1):
         yield decider.choose(ranked, number)
 
 
 class _Decider:
-    def __init__(self, situation: Situation, options: Options) -> None:
-        self.situation, self.options = situation, options
+    def __init__(
+        self, situation: Situation, options: Options, objection: PlanObjection | None
+    ) -> None:
+        self.situation, self.options, self.objection = situation, options, objection
         self.plan, self.health = situation.plan, situation.health
         self.lost = lost_slice(self.plan, self.health.dead) if self.health.dead else ""
         self.search = Search(situation, options)
@@ -115,6 +123,8 @@ class _Decider:
         return msgspec.structs.replace(moved, score=score, reason=candidate.reason)
 
     def _objection(self, plan: Plan) -> str:
+        if self.objection is not None and (why := self.objection(plan)):
+            return why
         if not self.options.check:
             return ""
         try:

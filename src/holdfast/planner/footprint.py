@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
+from holdfast.plan.memory import gathered_at_once
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import TensorSpec, Unit, box_size
 
@@ -102,21 +103,27 @@ class Footprint:
         else:
             held = self.held(first, stop, tensor, shard)
             whole = self.held(first, stop, tensor, 1)
-            gathered = [whole[rank % tensor] for rank in range(tensor * shard)]
             fixed = max(
-                (own + full) * state.parameter + full * state.gradient + own * state.optimizer
-                for own, full in zip(held, gathered, strict=True)
+                own * (state.parameter + state.gradient + state.optimizer)
+                + whole[rank % tensor] * state.gradient
+                + self._gathered(first, stop, tensor, rank % tensor, whole) * state.parameter
+                for rank, own in enumerate(held)
             )
         return fixed + self.activation_bytes(first, stop, tensor, shard, in_flight)
+
+    def _gathered(self, first: int, stop: int, tensor: int, rank: int, whole: list[int]) -> int:
+        """Elements that a rank of a shard group gathers at a time."""
+        sizes = [self.held(number, number + 1, tensor, 1)[rank] for number in range(first, stop)]
+        return gathered_at_once(sizes, whole[rank], self.plan.schedule)
 
     def activation_bytes(
         self, first: int, stop: int, tensor: int, shard: int, in_flight: int
     ) -> int:
-        full = -(-(self.activations[stop] - self.activations[first]) // (tensor * shard))
+        full = -(-(self.activations[stop] - self.activations[first]) // tensor)
         if not self.plan.schedule.recompute:
             return in_flight * full
         boundary = self.plan.units[first - 1].boundary_bytes if first else 0
-        return in_flight * -(-boundary // shard) + full
+        return in_flight * boundary + full
 
     def fits(self, first: int, stop: int, tensor: int, shard: int, in_flight: int) -> bool:
         """Can the workers of a stage hold it? Asked often: most are far from the limit, which a

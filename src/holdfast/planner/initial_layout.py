@@ -13,6 +13,9 @@ from holdfast.planner.health import Health
 from holdfast.planner.pipelines import Sketch, read_plan
 from holdfast.planner.step_cost import CostModel
 
+MAX_LEFT_OUT = 3
+"""Devices that a layout may leave to spares for the sake of a second copy."""
+
 
 class Degrees(msgspec.Struct, frozen=True):
     replicas: int
@@ -69,6 +72,37 @@ def layouts(
     if not found:
         raise HoldfastError(f"no regular layout of {num_devices} devices fits the model: {why}")
     return sorted(found, key=lambda layout: layout.step_time)
+
+
+def layout_with_copies(
+    units: Sequence[Unit],
+    num_devices: int,
+    profile: Profile,
+    *,
+    micro_batches: int,
+    devices_per_node: int = 8,
+    limits: Limits = Limits(),
+    copies: int = 2,
+) -> Degrees | None:
+    """The fastest regular layout that keeps so many copies of everything, with up to
+    `MAX_LEFT_OUT` devices left out where their number has no such product: 7 devices are one long
+    pipeline, 6 are two, and with two the loss of a device loses nothing. None: there is none.
+    """
+    found: list[Degrees] = []
+    for left_out in range(min(MAX_LEFT_OUT, num_devices - 1) + 1):
+        try:
+            every = layouts(
+                units,
+                num_devices - left_out,
+                profile,
+                micro_batches=micro_batches,
+                devices_per_node=devices_per_node,
+                limits=limits,
+            )
+        except HoldfastError:
+            continue
+        found += [layout for layout in every if layout.replicas >= copies]
+    return min(found, key=lambda layout: layout.step_time, default=None)
 
 
 def _shapes(

@@ -110,7 +110,9 @@ def write_plan(sketch: Sketch, base: Plan) -> Plan:
         stages += row
         chains.append(whole_route(row))
     counts = [count for _, count in used]
-    schedule = Schedule(kind=sketch.kind, recompute=base.schedule.recompute)
+    schedule = Schedule(
+        kind=sketch.kind, recompute=base.schedule.recompute, reshard=base.schedule.reshard
+    )
     return msgspec.structs.replace(
         base,
         stages=tuple(stages),

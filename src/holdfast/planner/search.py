@@ -5,8 +5,9 @@ scheduled only if their lower bound can still win. The best sketches are improve
 
 Rounds: the first takes every short cut that keeps a decision quick (20 ms at 32 devices). The next
 take none: all lengths and line-ups, all schedules; tensor groups of powers of two only, which
-leaves other workers over; more candidates improved. What was found stays, so a round never makes
-the answer worse. Nothing here looks at a clock: the caller stops when its time is up.
+leaves other workers over; more candidates improved; tensor groups cut anew. What was found stays,
+so a round never makes the answer worse. Nothing here looks at a clock: the caller stops when its
+time is up.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,8 @@ class SearchRound(msgspec.Struct, frozen=True):
     """Without short cuts, and under every schedule."""
     powers: bool = False
     """Only tensor groups of 1, 2, 4, 8 workers."""
+    recut: bool = False
+    """Tensor groups are cut anew, also those that are whole."""
     max_polished: int = 12
     """So many of the best candidates are improved by single steps ..."""
     max_passes: int = 800
@@ -81,6 +84,8 @@ ROUNDS = (
     SearchRound(LIVE),
     SearchRound((*LAYOUTS, cut_alike, repair_pipelines, reroute, migrate), thorough=True),
     SearchRound((arrange, repair_pipelines), thorough=True, powers=True),
+    SearchRound((), max_polished=48, max_passes=20_000),
+    SearchRound((arrange,), thorough=True, recut=True),
     SearchRound((), max_polished=48, max_passes=20_000),
 )
 ALL_ROUNDS = len(ROUNDS)
@@ -93,6 +98,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Also consider redundant copies."""
     rounds: int = 1
     """How many rounds of the search decide; the first is quick, ALL_ROUNDS is the whole search."""
+    recut: bool = True
+    """May tensor groups that are whole be cut anew?"""
     improve: bool = False
     """Look for a better layout also where nothing is wrong."""
     min_copies: int = 2
@@ -135,6 +142,8 @@ class Search:
         candidates: list[Candidate] = []
         for number, part in enumerate(ROUNDS):
             strategies = part.strategies
+            if part.recut and not self.options.recut:
+                strategies = ()
             if lost and strategies:
                 strategies = (restart,)
             if number == 0 and self.options.copies and not lost:
@@ -148,14 +157,15 @@ class Search:
     ) -> list[Proposal]:
         """What no earlier round proposed."""
         view, schedules = self.view, self.view.schedules
-        view.thorough, view.powers = part.thorough, part.powers
+        view.thorough, view.powers, view.recut = part.thorough, part.powers, part.recut
         before = len(self.known)
         if part.thorough:
             for strategy in strategies:
                 self._add(strategy(view))
         else:
             self._quick(strategies)
-        view.thorough, view.powers, view.schedules = False, False, schedules
+        view.thorough = view.powers = view.recut = False
+        view.schedules = schedules
         return list(self.known.values())[before:]
 
     def _quick(self, strategies: Sequence[StrategyFunction]) -> None:

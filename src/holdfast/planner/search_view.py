@@ -51,6 +51,8 @@ class SearchView:
         """Take none of the short cuts that keep a decision quick."""
         self.powers = False
         """Only teams of 1, 2, 4, 8 workers along the tensor axis."""
+        self.recut = False
+        """Teams are cut anew, also those that are whole."""
 
     @cached_property
     def near(self) -> int:
@@ -133,7 +135,10 @@ class SearchView:
         return [worker for worker in team.workers if worker not in self.health.gone]
 
     def best_team(self, workers: Sequence[str], shard: int = 1) -> Team | None:
-        """The fastest team these workers can form; left-overs stay out. Places keep their order."""
+        """The fastest team these workers can form; left-overs stay out. Places keep their order. Of
+        too few, a shard group has as many ranks as there are.
+        """
+        shard = min(shard, max(1, len(workers)))
         ranked = sorted(workers, key=self.health.slow_down)
         best: tuple[float, Team] | None = None
         for tensor in range(min(len(ranked) // shard, self.cost.footprint.max_tensor), 0, -1):

@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.check import gib
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan, Stage
-from holdfast.plan.profile import Link, Profile, message_link, unit_cost
+from holdfast.plan.profile import Link, Profile, message_link, tensor_factor, unit_cost
 from holdfast.planner.allreduce_timeline import AllreduceTimeline, HeldStage, ReduceSpan
 from holdfast.planner.footprint import Footprint
 from holdfast.planner.minimax_shares import Affine, share_micro_batches, split_units
@@ -110,7 +110,7 @@ class CostModel:
     def pace(self, team: TeamKind) -> float:
         """Time per work, relative to one healthy worker alone."""
         tensor, _, slow = team
-        return self.profile.tensor.get(tensor, 1.0 / tensor) * slow
+        return tensor_factor(self.profile, tensor) * slow
 
     def split(
         self, teams: Sequence[TeamKind], kind: str, num_micro_batches: int
@@ -144,7 +144,7 @@ class CostModel:
         """The first stage whose workers cannot hold it."""
         depth, fits, rule = len(teams), self.footprint.fits, priced_rule(kind)
         for k, (tensor, shard, _) in enumerate(teams):
-            kept = rule.in_flight(depth, k, m)
+            kept = rule.in_flight(depth, k, _of_one_rank(m, teams))
             if not fits(bounds[k], bounds[k + 1], tensor, shard, kept):
                 return k
         return None
@@ -165,7 +165,8 @@ class CostModel:
             room = sum((slope - load) / pace for load, (_, pace) in zip(loads, paces, strict=True))
             rest = self.work[-1] / block - num_blocks  # less than a block: most of the head
             slope += max(0.0, rest - room) * min(paces)[1]
-            found = self._rough[key] = (fill * max(0.0, sum(loads) - slope), slope)
+            fixed = fill * max(0.0, sum(loads) - slope)
+            found = self._rough[key] = (fixed, slope / _num_ranks(teams))
         return found
 
     def kind_of(self, pipe: Pipe) -> PipeKind:
@@ -211,6 +212,7 @@ class CostModel:
         return times
 
     def chain(self, kind: PipeKind, num_micro_batches: int, schedule: str) -> ChainTime:
+        num_micro_batches = _of_one_rank(num_micro_batches, kind.teams)
         key = (kind, num_micro_batches, schedule)
         if key not in self._chains:
             times = self.stage_times(kind, priced_rule(schedule).splits_backward)
@@ -234,7 +236,7 @@ class CostModel:
         if key not in self._paces:
             rule = priced_rule(schedule)
             times = self.stage_times(kind, rule.splits_backward)
-            slope = rule.period(times, self._delays(kind))
+            slope = rule.period(times, self._delays(kind)) / _num_ranks(kind.teams)
             self._paces[key] = (self.chain(kind, near, schedule).end - slope * near, slope)
         return self._paces[key]
 
@@ -243,7 +245,8 @@ class CostModel:
         rule = priced_rule(schedule)
         times = self._times(*shape, rule.splits_backward)
         delays = [self.hops[stop - 1] for stop in shape[1][1:-1]]
-        time, slope = rule.chain_estimate(times, near, delays)
+        time, slope = rule.chain_estimate(times, _of_one_rank(near, shape[0]), delays)
+        slope /= _num_ranks(shape[0])
         work = self.backward_weight if rule.splits_backward else self.gradient
         spans = tuple([
             (first, stop, team[0] * team[1], (work[stop] - work[first]) * self.pace(team))
@@ -276,7 +279,8 @@ class CostModel:
         k = self._too_full(self.kind_of(pipe).teams, pipe.bounds, schedule, count)
         if k is None:
             return ""
-        return self._too_much(pipe, k, rule.in_flight(pipe.depth, k, count))
+        kept = rule.in_flight(pipe.depth, k, _of_one_rank(count, self.kind_of(pipe).teams))
+        return self._too_much(pipe, k, kept)
 
     def _too_much(self, pipe: Pipe, k: int, kept: int) -> str:
         team, first, stop = pipe.teams[k], pipe.bounds[k], pipe.bounds[k + 1]
@@ -292,18 +296,36 @@ class CostModel:
             if count:
                 kind = (self.kind_of(pipe), count)
                 numbers[kind] = numbers.get(kind, 0) + 1
-        key: tuple[object, ...] = (sketch.kind, *numbers.items())
+        rings = self.rings(sketch)
+        key: tuple[object, ...] = (sketch.kind, rings, *numbers.items())
         if key not in self._steps:
-            self._steps[key] = self._step_time(numbers, sketch.kind)
+            self._steps[key] = self._step_time(numbers, sketch.kind, rings)
         return self._steps[key]
 
-    def _step_time(self, numbers: dict[tuple[PipeKind, int], int], schedule: str) -> float:
+    def rings(self, sketch: Sketch) -> tuple[Link, ...] | None:
+        """Of every unit, what its reduction meets; None: the same for all."""
+        if not self.profile.links:
+            return None
+        used = [pipe for pipe, n in zip(sketch.pipes, sketch.counts, strict=True) if n]
+        held = [
+            (first, stop, team.workers)
+            for pipe in used
+            for team, (first, stop) in zip(pipe.teams, pairwise(pipe.bounds), strict=True)
+        ]
+        return self.allreduces.rings(self.profile, held)
+
+    def _step_time(
+        self,
+        numbers: dict[tuple[PipeKind, int], int],
+        schedule: str,
+        rings: tuple[Link, ...] | None,
+    ) -> float:
         """`numbers`: how many pipelines there are of each kind and number of micro-batches."""
         chains = [(kind, n, self.chain(kind, m, schedule)) for (kind, m), n in numbers.items()]
         computed = max(chain.end for _, _, chain in chains)
         held = [stage for entry in chains for stage in self.held_by(*entry)]
         return (
-            max(computed, self.allreduces.end(held))
+            max(computed, self.allreduces.end(held, rings))
             + self.profile.agree
             + self.profile.optimizer
             + self.update_time([(kind.teams, kind.bounds) for kind, _ in numbers])
@@ -346,6 +368,16 @@ class CostModel:
 
 def _delay(down: Link, up: Link, size: int) -> float:
     return (down.latency + down.occupancy(size) + up.latency + up.occupancy(size)) / 2
+
+
+def _num_ranks(teams: Sequence[TeamKind]) -> int:
+    """Shard ranks that compute micro-batches of their own, side by side."""
+    return min([shard for _, shard, _ in teams])
+
+
+def _of_one_rank(num_micro_batches: int, teams: Sequence[TeamKind]) -> int:
+    """The micro-batches of the rank that has most."""
+    return -(-num_micro_batches // _num_ranks(teams))
 
 
 def _prefix(values: Sequence[float]) -> list[float]:

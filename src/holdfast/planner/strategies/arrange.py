@@ -29,7 +29,7 @@ from holdfast.planner.strategies.lineups import (
     other_lineups,
     usual_lineups,
 )
-from holdfast.planner.strategies.pools import CUTS, FEW, make_pool, no_team
+from holdfast.planner.strategies.pools import CUTS, FEW, Cut, make_pool, no_team, recuts
 from holdfast.schedule.registry import priced_rule
 
 MAX_REFINED, MAX_REORDERED, MAX_PLACED = 24, 10, 3
@@ -209,8 +209,8 @@ def _ways(view: SearchView, numbers: Sequence[int]) -> list[Way]:
     beside = {kind: _beside(view, kept, kind) for kind in view.schedules}
     ways: list[Way] = []
     seen: set[tuple[tuple[str, ...], ...]] = set()
-    for label, cut in CUTS if view.touched or view.spares else CUTS[:1]:
-        pool = make_pool(view, numbers, cut)
+    for label, cut, whole in _cuts(view):
+        pool = make_pool(view, numbers, cut, whole)
         members = tuple(team.workers for team in pool)
         if not pool or members in seen:
             continue
@@ -230,6 +230,12 @@ def _ways(view: SearchView, numbers: Sequence[int]) -> list[Way]:
                 time = _estimate(view, lineups, lengths, beside[kind], kind)
                 ways.append(Way(time, lengths, kind, used, beside[kind], label))
     return ways
+
+
+def _cuts(view: SearchView) -> Iterable[tuple[str, Cut, Cut | None]]:
+    if view.recut:
+        return recuts(view)
+    return [(label, cut, None) for label, cut in CUTS[: None if view.touched or view.spares else 1]]
 
 
 class _Lineup:

@@ -66,7 +66,8 @@ def all_places(view: SearchView, teams: Sequence[Team]) -> Iterator[list[Team]]:
     strong = ranked[: len(ranked) - len(weak)]
     if not strong or len(weak) > 2:
         return
-    limit = MAX_LINEUPS if len(teams) > FEW_TEAMS else 10 * MAX_LINEUPS
+    many = len(teams) <= FEW_TEAMS or view.thorough
+    limit = 10 * MAX_LINEUPS if many else MAX_LINEUPS
     places = product(permutations(weak), combinations(range(len(teams)), len(weak)))
     for row, chosen in islice(places, limit):
         order = list(strong)

@@ -2,15 +2,19 @@
 
 A tensor group pays for its width: two small teams do more together than one wide team, but make
 the pipeline longer. So a hit team is offered whole, cut in two, cut into powers of two, and not
-at all; the estimate of the arrangement decides.
+at all; the estimate of the arrangement decides. A search with more time also cuts teams that are
+whole (`recuts`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 
 from holdfast.planner.pipelines import Team
 from holdfast.planner.search_view import SearchView
 
 FEW = 8
+NARROW = 4
+"""Workers of a team that may be cut in any two sizes."""
 
 Cut = Callable[[SearchView, list[str], Team], list[Team]]
 """(view, live workers of a hit team, the team) -> the teams they become."""
@@ -78,14 +82,60 @@ CUTS: tuple[tuple[str, Cut], ...] = (
 )
 
 
-def make_pool(view: SearchView, pipes: Sequence[int], cut: Cut) -> list[Team]:
-    """The teams of these pipelines, and those of workers without one."""
+def pieces_of(*sizes: int) -> Cut:
+    """Teams of so many workers, the fastest together; the last size again for those left over,
+    of which the last may be smaller.
+    """
+
+    def cut(view: SearchView, live: list[str], team: Team) -> list[Team]:
+        if team.shard > 1:
+            return one_team(view, live, team)
+        ranked = sorted(live, key=view.health.slow_down)
+        teams: list[Team] = []
+        for size in chain(sizes, repeat(sizes[-1])):
+            if not ranked:
+                return teams
+            teams.append(view.team(ranked[:size], len(ranked[:size])))
+            ranked = ranked[size:]
+        return teams
+
+    return cut
+
+
+def slow_alone(view: SearchView, live: list[str], team: Team) -> list[Team]:
+    """The fast ones together, every slow one in a team of its own."""
+    num_fast = sum(view.health.slow_down(worker) == 1 for worker in live)
+    return pieces_of(num_fast, 1)(view, live, team) if num_fast else pieces_of(1)(view, live, team)
+
+
+def recuts(view: SearchView) -> Iterator[tuple[str, Cut, Cut | None]]:
+    """(words, what becomes of hit teams, and of whole ones)."""
+    widest = min(view.widest, view.cost.footprint.max_tensor)
+    for size in range(1, widest):
+        cut = pieces_of(size)
+        words = f"cut into teams of {size}"
+        yield f"all teams {words}", cut, cut
+        yield f"hit teams {words}", cut, None
+        yield f"whole teams {words}, hit ones at their fastest", one_team, cut
+        yield f"whole teams {words}, hit ones in two", two_teams, cut
+        for first in range(1, widest if widest <= NARROW else 1):
+            if first != size:
+                yield f"hit teams cut into {first} and {size}", pieces_of(first, size), None
+    yield "the slow of hit teams in teams of their own", slow_alone, None
+
+
+def make_pool(
+    view: SearchView, pipes: Sequence[int], cut: Cut, whole: Cut | None = None
+) -> list[Team]:
+    """The teams of these pipelines, and those of workers without one. `whole`: what becomes of
+    teams that are not hit; None: they stay.
+    """
     teams: list[Team] = []
     idle: list[str] = list(view.spares)
     for n in pipes:
         for team in view.roster.pipes[n].teams:
             if team.slow == 1 and not view.is_dead(team):
-                teams.append(team)
+                teams += [team] if whole is None else whole(view, list(team.workers), team)
                 continue
             live = view.live(team)
             made = cut(view, live, team)

@@ -193,7 +193,9 @@ def migrate(view: SearchView) -> Iterator[Proposal]:
         part = _part_plan(view, pipes, total, kind)
         extra = spare_room(view, pipes, kind)
         routes = _passed_on(part, pipes, rates)
-        schedule = Schedule(kind, extra, view.plan.schedule.recompute)
+        schedule = Schedule(
+            kind, extra, view.plan.schedule.recompute, reshard=view.plan.schedule.reshard
+        )
         part = msgspec.structs.replace(part, routes=routes, schedule=schedule)
         bound = _no_shorter(view, pipes, rest, total, kind)
         yield Proposal(
