@@ -12,7 +12,8 @@ import msgspec
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Joiner, Order
 from holdfast.errors import HoldfastError
-from holdfast.plan.plan import Plan, Stage
+from holdfast.plan.feeding import choose_sources
+from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
 from holdfast.plan.without_workers import without_workers
 
@@ -42,20 +43,18 @@ def renamed(plan: Plan, names: dict[str, str]) -> Plan:
     return msgspec.structs.replace(plan, stages=stages)
 
 
-def plan_change(journal: JournalState, incarnations: dict[str, int], number: int) -> Order | None:
-    """The next change, if there is one to make. `incarnations`: of all who are available."""
+def plan_change(
+    journal: JournalState, incarnations: dict[str, int], number: int, *, has_snapshots: bool = False
+) -> Order | None:
+    """The next change, if there is one to make. `incarnations`: of all who are available;
+    `has_snapshots`: versions are kept in memory, so that sources need not give all they have.
+    """
     assert journal.last is not None
     now = journal.plans[journal.last.number]
     target = reachable(journal.wanted, incarnations)
-    if target is None:
-        return None
-    joiners = find_joiners(now, target, journal.last.incarnations, incarnations)
-    lacking = [joiner.name for joiner in joiners if not joiner.sources]
-    if lacking:
-        target = reachable(journal.wanted, [n for n in incarnations if n not in lacking])
-        joiners = tuple(joiner for joiner in joiners if joiner.name not in lacking)
     if target is None or target == now:
         return None
+    joiners = find_joiners(now, target, journal.last.incarnations, incarnations)
     return Order(
         number=number,
         kind="change",
@@ -63,6 +62,7 @@ def plan_change(journal: JournalState, incarnations: dict[str, int], number: int
         incarnations={name: incarnations[name] for name in target.workers},
         lineage=journal.last.lineage,
         joiners=joiners,
+        from_memory=has_snapshots and bool(joiners),
         at_step=journal.wanted_at,
         reason=_reason(journal, joiners, target),
     )
@@ -78,36 +78,10 @@ def _reason(journal: JournalState, joiners: tuple[Joiner, ...], target: Plan) ->
 def find_joiners(
     now: Plan, target: Plan, before: dict[str, int], incarnations: dict[str, int]
 ) -> tuple[Joiner, ...]:
-    """Who is new in `target`, each with a source per unit; none if no worker can feed it."""
+    """Who is new in `target`, each with its sources."""
     load: dict[str, int] = {}
     found: list[Joiner] = []
     for worker in target.workers:
         if before.get(worker) != incarnations[worker]:
-            found.append(Joiner(worker, _sources(now, target, worker, load)))
+            found.append(Joiner(worker, choose_sources(now, target, worker, load)))
     return tuple(found)
-
-
-def _sources(now: Plan, target: Plan, worker: str, load: dict[str, int]) -> dict[int, str]:
-    """The least loaded holder of every unit; empty if some unit has none that is cut alike."""
-    sources: dict[int, str] = {}
-    for stage, position in target.seats[worker]:
-        for unit in range(stage.first, stage.stop):
-            able = _feeders(now, stage, position, unit)
-            if not able:
-                return {}
-            sources[unit] = min(able, key=lambda name: load.get(name, 0))
-            load[sources[unit]] = load.get(sources[unit], 0) + 1
-    return sources
-
-
-def _feeders(now: Plan, stage: Stage, position: int, unit: int) -> list[str]:
-    """Workers that hold all of the unit that the seat holds."""
-    found: dict[str, None] = {}
-    for other in now.stages:
-        if not other.first <= unit < other.stop:
-            continue
-        if other.axes == stage.axes:
-            found[other.workers[position]] = None
-        elif not other.axes:
-            found[other.workers[0]] = None
-    return list(found)

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 
+from holdfast.control.costs import CostBook
 from holdfast.control.effects import Effect, Explain, Fail, Finish, Happened, Record
 from holdfast.control.ending import outcome_at
-from holdfast.control.job_events import JobEvent
+from holdfast.control.job_events import JobEvent, ProtectionFound, Recorded
 from holdfast.control.journal_entries import Ended, JournalEntry, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.member_status import MemberStatus
+from holdfast.control.non_finite import GoBack, LeaveOut, NonFiniteSteps, StopAtStep
 from holdfast.control.order import Share
 from holdfast.control.report import Member
 from holdfast.control.roster import Roster
 from holdfast.control.rounds import Round
 from holdfast.control.settings import ControlSettings
 from holdfast.control.snapshots.coordination import SnapshotCoordination
-from holdfast.control.step_aggregator import Recorded, StepAggregator
+from holdfast.control.snapshots.protection import ProtectionWatch
+from holdfast.control.step_aggregator import StepAggregator
+from holdfast.control.worker_reports import StepReport
+from holdfast.plan.profile import Profile
 from holdfast.plan.workers import node_of
 
 
@@ -26,6 +31,15 @@ class CoordinatorState:
         self.status = MemberStatus(self.journal, self.roster)
         self.steps = StepAggregator(settings.first_step)
         self.snapshots = SnapshotCoordination(settings.snapshots, self.journal, self.roster)
+        self.protection = ProtectionWatch()
+        self.non_finite = NonFiniteSteps(
+            settings.non_finite,
+            settings.go_back_tries,
+            lambda before: self.snapshots.newest_loadable(before) is not None,
+        )
+        self.go_back: GoBack | None = None
+        """Wanted because of a step that was not finite, until it is ordered."""
+        self.costs = CostBook()
         self.round: Round | None = None
         self.shares: dict[str, Share] = {}
         """Of the last order, if it was decided in this term."""
@@ -33,18 +47,30 @@ class CoordinatorState:
         """Deaths that were seen and not judged yet."""
         self.suspected: dict[Member, str] = {}
         """Workers that hang, until they move or tell something."""
+        self.standstill = ""
+        """Why one worker hangs that cannot be named, until a worker moves or a round begins."""
         self.stopped: tuple[str, ...] = ()
         """Workers that are stopped by a signal now."""
         self.last_words = ""
         """Of the last worker that said why it ended, to be said with a failure."""
         self.spared: dict[Member, str] = {}
         """Suspects that hold what no other worker holds."""
+        self.profile = Profile()
+        """What things cost in this job, as far as it is measured."""
+        self.slow: dict[str, float] = {}
+        """Workers that are slow for sure: how many times longer they compute."""
+        self.joining: tuple[int, int] = (0, 0)
+        """The change that waits for joiners, and since when."""
         self.entering_ms: int | None = None
         """Since when some members of an order are not in it, and it is due."""
         self.vain_rounds = 0
         """Held because an order was not entered in time, one after the other."""
         self.end: Finish | None = None
         """To be said once the last checkpoint is written."""
+        self.is_gathering = False
+        """A successor still waits for the agents of the present epoch."""
+        self.stop_ms: int | None = None
+        """When a stop was asked for."""
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.changes = 0
@@ -71,6 +97,34 @@ class CoordinatorState:
         if not isinstance(entry, Started):
             self.changed()
 
+    def judge_step(self, report: StepReport) -> None:
+        """What follows from a step that was not finite. While the job is about to go back, steps
+        tell nothing.
+        """
+        if self.journal.ended is not None or self.go_back is not None:
+            return
+        match self.non_finite.take(report):
+            case StopAtStep(reason=reason):
+                self.fail(reason)
+            case LeaveOut(reason=reason):
+                self.decided(reason, step=str(report.step))
+            case GoBack() as found:
+                self.go_back = found
+
+    def look_at_protection(self) -> None:
+        """Between two orders there is nothing to say: which plan is in force is open. At the end of
+        the job workers have left, and nothing is waited for.
+        """
+        last, is_end = self.journal.last, self.end is not None
+        is_open = self.round is not None or self.is_gathering
+        if last is None or is_open or (self.status.unheard and not is_end):
+            return
+        found = self.snapshots.protection(last.number)
+        is_waiting = self.snapshots.is_awaited and not is_end
+        news = self.protection.look(found, self.now_ms, is_waiting=is_waiting)
+        if news is not None:
+            self.happened([ProtectionFound(news)])
+
     def stir(self, node: str) -> None:
         self.processes += 1
         self.stirred[node] = None
@@ -95,17 +149,27 @@ class CoordinatorState:
         outcome, reason = outcome_at(version, self.settings.num_steps, self.journal.stop)
         return Finish(version, outcome, reason)
 
-    def fail(self, reason: str, worker: str = "") -> None:
+    def fail(self, reason: str, worker: str = "", *, is_state_lost: bool = False) -> None:
         """`worker`: whose log says more."""
         reason += self.last_words
         self.record(Ended(reason, is_failure=True))
-        self.effects.append(Fail(reason, worker))
+        self.effects.append(Fail(reason, worker, is_state_lost))
 
     def clear(self, names: Iterable[str]) -> None:
         """These workers have moved: they do not hang."""
+        moved = dict.fromkeys(names)
+        if moved:
+            self.standstill = ""
         if self.suspected:
-            moved = dict.fromkeys(names)
             self.suspected = {m: why for m, why in self.suspected.items() if m.name not in moved}
+
+    def judge_slow(self, worker: str, factor: float) -> None:
+        """How many times longer it computes; 1: it is well."""
+        if factor > 1:
+            self.slow[worker] = factor
+        else:
+            self.slow.pop(worker, None)
+        self.changed()
 
     def available(self) -> dict[str, int]:
         """All workers that could have a seat in the next plan."""
@@ -142,6 +206,8 @@ class CoordinatorState:
         return self.roster.starts_within(name, since_ms) <= self.settings.max_restarts
 
     def lost_nodes(self) -> list[str]:
+        if not self.roster.away:
+            return []
         after_ms = self.settings.lost_after_ms
         if self.status.broken:
             # Its peers have lost it, too: the connection alone is not the trouble.

@@ -10,7 +10,8 @@ from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.ending import GivingUp
 from holdfast.control.hang_monitor import HangMonitor
 from holdfast.control.recovery import entering_deadline_ms
-from holdfast.control.verdicts import cut_off_ms
+from holdfast.control.stopping import boundary_deadline_ms
+from holdfast.control.verdicts import cut_off_ms, joining_deadline_ms
 
 SHORTEST_MS = 20
 """Between two looks."""
@@ -48,6 +49,10 @@ def _deadlines(state: CoordinatorState, born_ms: int) -> list[int]:
     found += [node.lost_ms + after_ms for node in away if not node.is_dead]
     found.append(born_ms + settings.lost_after_ms)
     found += entering_deadline_ms(state)
+    if (at_ms := boundary_deadline_ms(state)) is not None:
+        found.append(at_ms)
+    if state.joining[0]:
+        found.append(joining_deadline_ms(state))
     if state.snapshots.is_changed or state.end is not None:
         found.append(state.now_ms + CALM_MS)
     return [at_ms for at_ms in found if at_ms > state.now_ms]

@@ -8,8 +8,15 @@ from holdfast.control.job_events import JobEvent
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
+from holdfast.control.plan_question import PlanQuestion
 from holdfast.control.report import Member
-from holdfast.control.snapshots.messages import Copy, DropArenas, Persist, SnapshotEvery
+from holdfast.control.snapshots.messages import (
+    Copy,
+    DropArenas,
+    Persist,
+    PlaceCopies,
+    SnapshotEvery,
+)
 
 
 class Void(Message, frozen=True, tag="void"):
@@ -34,6 +41,12 @@ class Leave(Message, frozen=True, tag="leave"):
 WorkerMessage = Freeze | Order | Void | Stop | Leave
 
 
+class ProbeWork(Message, frozen=True, kw_only=True):
+    """Time a fixed computation between two steps, and answer. Nothing waits for it."""
+
+    number: int
+
+
 class Record(msgspec.Struct, frozen=True):
     entry: JournalEntry
 
@@ -43,6 +56,13 @@ class Send(msgspec.Struct, frozen=True):
 
     member: Member
     message: WorkerMessage
+
+
+class RunProbe(msgspec.Struct, frozen=True):
+    """Ask one process for a probe."""
+
+    member: Member
+    number: int
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -71,7 +91,7 @@ class StepsRecorded(Message, frozen=True, kw_only=True):
     step: int
 
 
-NodeMessage = StepsRecorded | SnapshotEvery | DropArenas | Persist | Copy
+NodeMessage = StepsRecorded | SnapshotEvery | PlaceCopies | DropArenas | Persist | Copy
 
 
 class ToNode(msgspec.Struct, frozen=True):
@@ -85,6 +105,12 @@ class ToAllNodes(msgspec.Struct, frozen=True):
     """To all agents that are connected."""
 
     message: NodeMessage
+
+
+class AskPlanner(msgspec.Struct, frozen=True):
+    """Answered by PlanAnswered, some time or never; nothing waits for it."""
+
+    question: PlanQuestion
 
 
 class Disconnect(msgspec.Struct, frozen=True):
@@ -114,16 +140,20 @@ class Fail(msgspec.Struct, frozen=True):
     reason: str
     worker: str = ""
     """Whose log says more."""
+    is_state_lost: bool = False
+    """Nothing that is in memory can be gone on from."""
 
 
 Effect = (
     Record
     | Send
+    | RunProbe
     | Kill
     | Start
     | ToNode
     | ToAllNodes
     | Disconnect
+    | AskPlanner
     | Explain
     | Happened
     | Finish

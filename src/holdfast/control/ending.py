@@ -48,13 +48,6 @@ def describe_skipped(report: StepReport) -> str:
     return f"loss {report.loss:g} or gradient norm {report.norm:g} is not finite"
 
 
-def end_of_skipped(report: StepReport, policy: str) -> str:
-    """Why the job ends with this step; empty: it goes on. Without targets nothing went wrong."""
-    if report.applied or not report.num_tokens or policy == "skip":
-        return ""
-    return f"step {report.step}: {describe_skipped(report)} (recovery.non_finite = {policy!r})"
-
-
 class GivingUp:
     def __init__(self, *, is_strict: bool, patience_ms: int, now_ms: int) -> None:
         """`is_strict`: a failed worker ends the job. `patience_ms`: 0 = endless."""

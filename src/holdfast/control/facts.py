@@ -5,6 +5,7 @@ the coordinator's own clock; nothing here is an order.
 import msgspec
 
 from holdfast.control.message import Message
+from holdfast.control.plan_question import PlanAnswer
 from holdfast.control.report import Member
 from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
 from holdfast.control.state import WorkerState
@@ -119,11 +120,26 @@ class EpochReported(msgspec.Struct, frozen=True):
     report: ChangeReport | RecoveryReport | RestoreReport
 
 
+class ProbeAnswered(msgspec.Struct, frozen=True):
+    """How long the computation of a probe took."""
+
+    member: Member
+    number: int
+    seconds: float
+
+
 class WorkerHung(msgspec.Struct, frozen=True):
     """A verdict from elsewhere: it makes no progress, or says nothing, or its device is broken."""
 
     member: Member
     reason: str = ""
+
+
+class WorkerSlow(msgspec.Struct, frozen=True):
+    """A verdict from elsewhere: it computes so many times longer; 1: it is well."""
+
+    worker: str
+    factor: float
 
 
 class CheckpointsFound(msgspec.Struct, frozen=True):
@@ -138,6 +154,18 @@ class PlanWanted(msgspec.Struct, frozen=True):
     plan: Plan
     reason: str = ""
     at_step: int = 0
+
+
+class PlanAnswered(msgspec.Struct, frozen=True):
+    """What the planner says to a question; also that it cannot say anything."""
+
+    answer: PlanAnswer
+
+
+class CheckpointWanted(msgspec.Struct, frozen=True):
+    """Now, whatever the interval."""
+
+    reason: str = ""
 
 
 class StopWanted(msgspec.Struct, frozen=True):
@@ -158,6 +186,8 @@ Fact = (
     | WorkerExited
     | WorkerFailing
     | WorkerHung
+    | WorkerSlow
+    | ProbeAnswered
     | StepReported
     | EpochReported
     | NodeHolds
@@ -166,6 +196,8 @@ Fact = (
     | Unloadable
     | CheckpointsFound
     | PlanWanted
+    | PlanAnswered
+    | CheckpointWanted
     | StopWanted
     | Tick
 )
@@ -184,6 +216,7 @@ def sender_of(fact: Fact) -> str:
             | WorkerFailing(member=member)
             | StepReported(member=member)
             | EpochReported(member=member)
+            | ProbeAnswered(member=member)
         ):
             return node_of(member.name)
     return ""

@@ -17,6 +17,8 @@ def blame_all(state: CoordinatorState, giving_up: GivingUp) -> None:
     for member, why in suspects(state).items():
         failure = Failure(member.name, f"hangs: {why}", is_consequence=False)
         giving_up.failed(failure, state.now_ms)
+    if state.standstill and state.journal.ended is None:
+        state.fail(f"no worker makes progress: {state.standstill}")
     for member in state.status.broken:
         broken = state.roster.states[member].broken
         giving_up.failed(said(member.name, broken, is_consequence=True), state.now_ms)
@@ -24,13 +26,15 @@ def blame_all(state: CoordinatorState, giving_up: GivingUp) -> None:
 
 def give_up_if_due(state: CoordinatorState, giving_up: GivingUp, plan: Plan) -> None:
     """`plan`: in force, which says the roles of workers."""
+    cause, is_stuck = giving_up.cause(state.now_ms), giving_up.is_stuck(state.now_ms)
+    if cause is None and not is_stuck:
+        return
     step = state.steps.next_step
     done = f"after {step} step{'' if step == 1 else 's'}"
-    cause = giving_up.cause(state.now_ms)
     if cause is not None:
         role = plan.role(cause.worker) if cause.worker in plan.seats else "no role yet"
         state.happened([WorkerBlamed(cause.worker, role, step, cause.why)])
         state.last_words = ""
         state.fail(f"worker {cause.worker} ({role}) {cause.why}, {done}", cause.worker)
-    elif giving_up.is_stuck(state.now_ms):
+    else:
         state.fail(f"no worker has made progress for a long time, {done}")

@@ -6,7 +6,8 @@ watch; once it was silent for long enough to be lost, its connection is ended, w
 consequences as any lost connection.
 
 A hang is a suspicion, not a death. It is lifted when the worker moves: another action or step in a
-beat, or the report of a step.
+beat, or the report of a step. Where no worker can be named, the suspicion is of all: a round finds
+the one that does not answer.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ class Looked(msgspec.Struct, frozen=True):
     hung: dict[Member, str]
     lost_nodes: tuple[str, ...]
     """Silent for so long that their connections are to be ended."""
+    standstill: str = ""
+    """Why all wait for one that cannot be named; empty: they do not."""
 
 
 class HangMonitor:
@@ -100,12 +103,16 @@ class HangMonitor:
             self.suspend()
         lost = tuple(n for n in silent if self._received_ms[n] < now_ms - self._lost_after_ms)
         hung: dict[Member, str] = {}
+        standstill = ""
         for hang in self._watch.check(now_ms):
+            if not hang.worker:
+                standstill = hang.reason
+                continue
             self._watch.gone(hang.worker)
             member = self._member(hang.worker)
             if member is not None:
                 hung[member] = hang.reason
-        return Looked(hung, lost)
+        return Looked(hung, lost, standstill)
 
     def stopped(self) -> list[str]:
         """Workers that are stopped by a signal now."""

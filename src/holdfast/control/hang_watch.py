@@ -8,7 +8,9 @@ been in one action for too long. What is added here:
   new one is given three times the old one's time until it has shown its own
 - a worker that is stopped by a signal is told by the kernel: the floor is time enough
 - a worker that uses its processor, or waits for one, is busy and not hung; on an overloaded machine
-  all workers are late. It is given several times as long, since a loop without end is busy, too.
+  all workers are late. It is given several times as long, since a loop without end is busy, too
+- in the agreement every worker waits for all: where several are in it, the one that hangs cannot be
+  told from those that wait for it, and none is named
 """
 
 from collections.abc import Mapping
@@ -34,6 +36,7 @@ NEVER = 2**30
 
 class Hang(msgspec.Struct, frozen=True):
     worker: str
+    """Empty: one of several, which one their progress does not tell."""
     reason: str
 
 
@@ -46,7 +49,7 @@ class HangWatch:
         )
         self._watch: ProgressWatch | None = None
         self._plan: Plan | None = None
-        self._step_ms = 0
+        self._step_ms = self._agreement_ms = 0
         self._times_ms: list[int] = []
         self._places: dict[str, ProgressPlace] = {}
         self._vetoed: dict[tuple[str, int, int], tuple[int, str]] = {}
@@ -79,6 +82,7 @@ class HangWatch:
         assert self._plan is not None
         expected = expected_actions(evaluate(self._plan, Profile()), step_ms)
         self._watch = ProgressWatch(expected, now_ms, self._tuning)
+        self._agreement_ms = step_ms + 1
         for worker, place in self._places.items():
             self._note(worker, place, place.since_ms, now_ms)
 
@@ -112,12 +116,28 @@ class HangWatch:
         place = self._places.get(worker)
         if place is None:  # it is gone since, or was judged before
             return []
-        if not place.is_busy:
-            return [Hang(worker, reason)]
+        others = self._agreeing_with(worker)
+        busy = [name for name in (worker, *others) if self._places[name].is_busy]
+        if not busy:
+            return [Hang("" if others else worker, reason)]
         spent = max(self._floor_ms, now_ms - self._since(worker))
         until = now_ms + (BUSY_FACTOR - 1) * spent
-        self._vetoed[worker, place.step, place.action] = (until, reason)
+        place = self._places[busy[0]]
+        self._vetoed[busy[0], place.step, place.action] = (until, reason)
         return []
+
+    def _agreeing_with(self, worker: str) -> list[str]:
+        """Others that are in the agreement of the same step; none if it is not in it."""
+        agreeing = [name for name in self._places if self._is_agreeing(name)]
+        if worker not in agreeing:
+            return []
+        step = self._places[worker].step
+        return [name for name in agreeing if name != worker and self._places[name].step == step]
+
+    def _is_agreeing(self, worker: str) -> bool:
+        acts = self._watch.expected.get(worker, ()) if self._watch is not None else ()
+        action = self._places[worker].action
+        return action < len(acts) and acts[action].end_ms == self._agreement_ms
 
     def _since(self, worker: str) -> int:
         assert self._watch is not None
@@ -140,7 +160,8 @@ def expected_actions(timeline: Timeline, step_ms: int) -> dict[str, tuple[Expect
     """Every worker's actions as the timeline has them, stretched to a step of this length.
 
     What is not a computation ends with the computation before it; reductions are awaited in the
-    agreement, which ends with the step.
+    agreement, which ends after all computations: a millisecond after the last, and the update a
+    millisecond later.
     """
     scale = step_ms / timeline.iteration_time if timeline.iteration_time else 0.0
     found: dict[str, tuple[Expected, ...]] = {}
@@ -154,6 +175,8 @@ def expected_actions(timeline: Timeline, step_ms: int) -> dict[str, tuple[Expect
                 end, duration = span.end, span.end - span.start
             elif action.kind in ("AGREE", "STEP"):
                 end, duration = timeline.iteration_time, timeline.iteration_time - end
-            acts.append(Expected(int(end * scale), int(duration * scale)))
+            after_ms = {"AGREE": 1, "STEP": 2}.get(action.kind, 0)
+            end_ms = step_ms if after_ms else int(end * scale)
+            acts.append(Expected(end_ms + after_ms, int(duration * scale)))
         found.update((worker, tuple(acts)) for worker in timeline.layout.lanes[lane])
     return found

@@ -4,7 +4,19 @@ lines of its journal.
 
 import msgspec
 
-from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
+from holdfast.control.plan_question import PlanAnswer, PlanQuestion
+from holdfast.control.plan_worth import PlanVerdict
+from holdfast.control.report import Member
+from holdfast.control.worker_reports import (
+    ChangeReport,
+    RecoveryReport,
+    RestoreReport,
+    StepReport,
+    StepTimes,
+)
+from holdfast.detect.verdict import Verdict
+from holdfast.snapshot.copy_cost import CopyCost
+from holdfast.snapshot.protects import JobProtection
 
 EpochReport = ChangeReport | RecoveryReport | RestoreReport
 
@@ -16,14 +28,18 @@ class StepCompleted(msgspec.Struct, frozen=True):
     """Of one of them: the outcome is the same for all."""
     seconds: float
     """Of the slowest."""
+    measured: dict[str, StepTimes] = {}
+    """By worker; empty: it was no ordinary step."""
+    copied: CopyCost = CopyCost()
+    """For snapshots, since the step before."""
 
 
 class EpochEntered(msgspec.Struct, frozen=True, kw_only=True):
     """All are in an epoch."""
 
     number: int
-    before: int
-    """The epoch it follows."""
+    before: int | None
+    """The epoch it follows; None: it is the first of its run."""
     reason: str
     reports: dict[str, EpochReport]
     lost: tuple[str, ...] = ()
@@ -37,6 +53,13 @@ class AllReady(msgspec.Struct, frozen=True):
     pids: dict[str, int]
 
 
+class SlownessFound(msgspec.Struct, frozen=True):
+    """What the detector says of workers or links, or a probe of its suspects."""
+
+    verdict: Verdict
+    is_probed: bool = False
+
+
 class WorkerBlamed(msgspec.Struct, frozen=True):
     """The failure that ends the job."""
 
@@ -46,4 +69,44 @@ class WorkerBlamed(msgspec.Struct, frozen=True):
     why: str
 
 
-JobEvent = StepCompleted | EpochEntered | AllReady | WorkerBlamed
+class SeatlessLost(msgspec.Struct, frozen=True):
+    """A process without a seat is gone: it needs no verdict, but it is a failure like others."""
+
+    member: Member
+    reason: str
+
+
+class ProtectionFound(msgspec.Struct, frozen=True):
+    """What the job survives the loss of has changed."""
+
+    protection: JobProtection
+
+
+class PlanWeighed(msgspec.Struct, frozen=True):
+    """The planner was asked, and has answered."""
+
+    question: PlanQuestion
+    answer: PlanAnswer
+    verdict: PlanVerdict
+
+
+JobEvent = (
+    StepCompleted
+    | EpochEntered
+    | AllReady
+    | WorkerBlamed
+    | SlownessFound
+    | SeatlessLost
+    | ProtectionFound
+    | PlanWeighed
+)
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run log of the coordinators before has."""
+
+    next_step: int
+    step_epoch: int = 0
+    """That agreed on the step before it."""
+    epoch: int = -1
+    """The last that all have entered."""

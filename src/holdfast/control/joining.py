@@ -3,44 +3,52 @@
 A source gives the state of a unit as it is before a step, during that step; at the step's end it
 gives the unit's reduced result with the outcome, and so on every step, so that a unit once given
 stays current. What has not arrived whole when its step ends is thrown away and given again later:
-the source's memory has changed under it. A joiner holds a unit only at a version; an update that
-does not fit on it drops the unit. After a recovery nothing of all this is kept.
+the source's memory has changed under it. Or the joiner takes the state from snapshots: then the
+source announces a version, and gives the results from there on. A joiner holds a unit only at a
+version; an update that does not fit on it drops the unit. After a recovery nothing of all this is
+kept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+_Part = TypeVar("_Part", bound=Hashable)
 
 
-class JoinerUnits:
-    """What a joiner has, by unit. `lineage`: of those it joins."""
+class JoinerParts(Generic[_Part]):
+    """What a joiner has, by part: a unit, or what one of several sources gives of it. `lineage`:
+    of those it joins.
+    """
 
-    def __init__(self, units: Iterable[int], lineage: int) -> None:
-        self.units = tuple(units)
+    def __init__(self, parts: Iterable[_Part], lineage: int) -> None:
+        self.parts = tuple(parts)
         self.lineage = lineage
-        self._versions: dict[int, int] = {}
+        self._versions: dict[_Part, int] = {}
 
-    def arrived(self, unit: int, version: int, lineage: int) -> bool:
-        """The state of a unit is whole here. False: it is of another history and is thrown away."""
+    @property
+    def versions(self) -> dict[_Part, int]:
+        return dict(self._versions)
+
+    def arrived(self, part: _Part, version: int, lineage: int) -> bool:
+        """A part is whole here. False: it is of another history and is thrown away."""
         if lineage != self.lineage:
             return False
-        self._versions[unit] = version
+        self._versions[part] = version
         return True
 
-    def updated(self, unit: int, step: int) -> bool:
-        """A step's result was there for this unit. False: it does not fit, the unit is dropped."""
-        if self._versions.get(unit) == step:
-            self._versions[unit] = step + 1
+    def updated(self, part: _Part, step: int) -> bool:
+        """A step's result was there for this part. False: it does not fit, the part is dropped."""
+        if self._versions.get(part) == step:
+            self._versions[part] = step + 1
             return True
-        self._versions.pop(unit, None)
+        self._versions.pop(part, None)
         return False
 
-    def version_of(self, unit: int) -> int | None:
-        return self._versions.get(unit)
-
-    def current(self, version: int) -> tuple[int, ...]:
-        return tuple(unit for unit in self.units if self._versions.get(unit) == version)
+    def current(self, version: int) -> tuple[_Part, ...]:
+        return tuple(part for part in self.parts if self._versions.get(part) == version)
 
     def is_current(self, version: int) -> bool:
-        return len(self.current(version)) == len(self.units)
+        return len(self.current(version)) == len(self.parts)
 
     def forget(self) -> None:
         """At every recovery: what is here may be of a step that came to something else."""
@@ -73,6 +81,12 @@ class SourceFeed:
             unit, version = self._sending
             self._given[unit] = version
             self._sending = None
+
+    def announced(self, version: int) -> None:
+        """The joiner takes the state of all units, as it is at this version or at a later one, from
+        elsewhere; the results of all steps from this one on follow.
+        """
+        self._given = dict.fromkeys(self.units, version)
 
     def stepped(self, step: int) -> tuple[int, ...]:
         """A step was applied: the units whose result of it has to be given. What was neither

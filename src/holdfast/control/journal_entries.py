@@ -15,6 +15,14 @@ class TermBegun(msgspec.Struct, frozen=True, tag="term"):
     term: int
 
 
+class RunBegun(msgspec.Struct, frozen=True, tag="run"):
+    """The job was started again, with new processes: none of the ones before takes part any more.
+    What was agreed on, and the numbers, go on.
+    """
+
+    run: int
+
+
 class NumberTaken(msgspec.Struct, frozen=True, tag="number"):
     """For a round or an order. Never used again, whatever becomes of it."""
 
@@ -66,6 +74,8 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
     plan: str
     reason: str = ""
     at_step: int = 0
+    by_planner: bool = False
+    """For the workers that are there now; the job's own plan stays what it was."""
 
 
 class StopAsked(msgspec.Struct, frozen=True, tag="stop"):
@@ -82,6 +92,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 JournalEntry = (
     TermBegun
+    | RunBegun
     | NumberTaken
     | Started
     | Fenced

@@ -15,21 +15,27 @@ from holdfast.control.journal_entries import (
     JournalEntry,
     NumberTaken,
     Ordered,
+    RunBegun,
     Started,
     StopAsked,
     TermBegun,
     Voided,
     Wanted,
 )
-from holdfast.control.order import Order, read_plan
+from holdfast.control.order import Order, parse_known_plan, read_plan
 from holdfast.control.report import Member
 from holdfast.plan.plan import Plan
-from holdfast.plan.text import parse_plan
 
 
 class JournalState:
     def __init__(self, wanted: Plan) -> None:
+        self._given = wanted
         self.term = 0
+        self.run = 1
+        self.unresolved = 0
+        """The planned change under way when the run before ended: whether it was entered is shown
+        by what is left of it.
+        """
         self.number = 0
         self.started: dict[str, int] = {}
         self.fenced: dict[Member, str] = {}
@@ -43,6 +49,9 @@ class JournalState:
         self.wanted = wanted
         self.wanted_reason = ""
         self.wanted_at = 0
+        self.wanted_by_planner = False
+        self.home, self.home_at = wanted, 0
+        """The job's own plan, for all its workers: wanted, unless the planner knows better now."""
         self.stop: StopAsked | None = None
         self.ended: Ended | None = None
         self.target: tuple[int, ...] = ()
@@ -59,6 +68,8 @@ class JournalState:
         match entry:
             case TermBegun(term=term):
                 self.term = term
+            case RunBegun(run=run):
+                self._begin_run(run)
             case NumberTaken(number=number):
                 self.number = max(self.number, number)
             case Started(member=member):
@@ -73,13 +84,23 @@ class JournalState:
                 self.voided = entry
             case Dropped(number=number):
                 self._cancel()
-            case Wanted(plan=text, reason=reason, at_step=at_step):
-                self.wanted, self.wanted_reason = parse_plan(text), reason
-                self.wanted_at = at_step
+            case Wanted(plan=text, reason=reason, at_step=at_step, by_planner=by_planner):
+                self.wanted, self.wanted_reason = parse_known_plan(text), reason
+                self.wanted_at, self.wanted_by_planner = at_step, by_planner
+                if not by_planner:
+                    self.home, self.home_at = self.wanted, at_step
             case StopAsked():
                 self.stop = entry
             case Ended():
                 self.ended = entry
+
+    def _begin_run(self, run: int) -> None:
+        """Its first order is still to come, under the plan that the job is given now."""
+        self.unresolved = self.outstanding.number if self.outstanding is not None else 0
+        self._cancel()
+        self.run, self.last, self.stop, self.ended = run, None, None, None
+        self.wanted, self.wanted_reason, self.wanted_at = self._given, "", 0
+        self.target = ()
 
     def _ordered(self, order: Order, step: int, target: tuple[int, ...]) -> None:
         self.number = max(self.number, order.number)
@@ -89,6 +110,9 @@ class JournalState:
             self.outstanding, self.voided = order, None
             return
         self._cancel()
+        if self.unresolved and (order.kind, order.agreed_in) == ("restore", self.unresolved):
+            self.epochs.append((self.unresolved, step - 1))
+        self.unresolved = 0
         self.last, self.step, self.target = order, step, target
         self.epochs = [(number, first) for number, first in self.epochs if first < step]
         self.epochs.append((order.number, step))

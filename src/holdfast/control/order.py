@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.control.message import Message
 from holdfast.control.report import Addend, Outcome, Slot
+from holdfast.plan.feeding import UnitSource
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import parse_plan
 from holdfast.plan.without_workers import without_workers
@@ -48,15 +49,15 @@ PlanChange = FullPlan | SamePlan | PlanWithout
 def read_plan(change: PlanChange, known: Mapping[int, Plan]) -> Plan:
     """`known`: the plans of the epochs before."""
     if isinstance(change, FullPlan):
-        return _parsed(change.text)
+        return parse_known_plan(change.text)
     if isinstance(change, SamePlan):
         return known[change.epoch]
     return without_workers(known[change.epoch], change.gone)[0]
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str) -> Plan:
-    """The same text comes with an order, its journal entry and its plan in force."""
+def parse_known_plan(text: str) -> Plan:
+    """The same text comes when a plan is wanted, with its order, and with their journal entries."""
     return parse_plan(text)
 
 
@@ -90,10 +91,16 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joiner(msgspec.Struct, frozen=True):
-    """A worker that catches up, and who gives it which unit."""
+    """A worker that catches up, and who gives it which unit (see `plan/feeding.py`)."""
 
     name: str
-    sources: dict[int, str]
+    sources: dict[int, tuple[UnitSource, ...]]
+
+    @property
+    def feeders(self) -> tuple[str, ...]:
+        """All its sources, by name."""
+        names = {source.name for sources in self.sources.values() for source in sources}
+        return tuple(sorted(names))
 
 
 class Order(Message, frozen=True, kw_only=True, tag="order"):
@@ -107,6 +114,10 @@ class Order(Message, frozen=True, kw_only=True, tag="order"):
     """recover"""
     joiners: tuple[Joiner, ...] = ()
     """change: who has to be current before the switch."""
+    from_memory: bool = False
+    """change: joiners take the bulk of their state from snapshots in memory, and only the steps
+    since then from their sources.
+    """
     at_step: int = 0
     """change: not before this step; start: the first step."""
     version: int = 0

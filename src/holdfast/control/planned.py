@@ -5,11 +5,17 @@ when it is void and all have confirmed never to enter it. A member that is gone 
 entered it is a failure like any other: a round.
 """
 
+import msgspec
+
 from holdfast.control.change_planning import plan_change, reachable, renamed, with_spares
 from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.facts import PlanWanted
 from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import FullPlan, Order
+from holdfast.control.stopping import stop_before_start
+from holdfast.plan.entering import why_not_runnable
+from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
 
 
@@ -18,29 +24,61 @@ def begin_job(state: CoordinatorState, born_ms: int) -> None:
     if state.journal.last is not None or state.round is not None:
         return
     if state.journal.stop is not None:
-        state.finish(state.settings.first_step, "asked to stop before the first step")
+        stop_before_start(state)
         return
     late = state.now_ms - born_ms >= state.settings.start_ms
     if not late and len(state.roster.awake) < len(state.journal.wanted.workers):
         return
+    _want_plan_of_version(state)
     if late:
         use_spares(state)
     available = state.available()
     target = reachable(state.journal.wanted, available)
     if target is None or (target != state.journal.wanted and not late):
         return
+    order = first_order(state, target, {name: available[name] for name in target.workers})
+    step = order.at_step if order.kind == "start" else order.version
+    state.record(Ordered(order, step))
+    state.decided(f"order {order.number}: {order.kind}, {order.reason}", order=str(order.number))
+
+
+def _want_plan_of_version(state: CoordinatorState) -> None:
+    """A run that goes on after a change of the job file begins with the plan from there on."""
+    found = state.snapshots.newest_loadable() if state.journal.run > 1 else None
+    if found is None:
+        return
+    in_force = [planned for planned in state.settings.changes if planned.at_step <= found.step]
+    if in_force and in_force[-1].at_step > state.journal.wanted_at:
+        planned = in_force[-1]
+        reason = f"the job file says so: [[change]] at_step = {planned.at_step}"
+        state.record(Wanted(format_plan(planned.plan), reason, planned.at_step))
+
+
+def first_order(state: CoordinatorState, target: Plan, incarnations: dict[str, int]) -> Order:
+    """Of a run: from the newest version that runs before it have left, else from the start."""
     number = state.journal.next_number()
     order = Order(
         number=number,
         kind="start",
         plan=FullPlan(format_plan(target)),
-        incarnations={name: available[name] for name in target.workers},
+        incarnations=incarnations,
         lineage=number,
         at_step=state.settings.first_step,
         reason="all workers are there" if target == state.journal.wanted else "enough are there",
     )
-    state.record(Ordered(order, state.settings.first_step))
-    state.decided(f"order {number}: start, {order.reason}", order=str(number))
+    if state.journal.run == 1:
+        return order
+    choice = state.snapshots.choose_first()
+    if choice.version is None:
+        return msgspec.structs.replace(order, reason=choice.reason)
+    return msgspec.structs.replace(
+        order,
+        kind="restore",
+        at_step=0,
+        version=choice.version.step,
+        agreed_in=choice.version.agreed_in,
+        reason=choice.reason,
+    )
 
 
 def follow_change(state: CoordinatorState) -> None:
@@ -75,6 +113,23 @@ def void(state: CoordinatorState, reason: str) -> None:
         state.decided(f"change {change.number} is cancelled: {reason}", order=str(change.number))
 
 
+def want_plan(state: CoordinatorState, wanted: PlanWanted) -> None:
+    if why := _why_refused(state.settings.plan, wanted.plan):
+        state.decided(f"a plan is refused: {why}", reason=wanted.reason)
+        return
+    state.record(Wanted(format_plan(wanted.plan), wanted.reason, wanted.at_step))
+    void(state, "another plan is wanted")
+
+
+def _why_refused(first: Plan, plan: Plan) -> str:
+    """Whatever workers there are: it could never be entered. Empty: it could."""
+    if plan.units != first.units:
+        return "it is for another model"
+    if plan.num_micro_batches != first.num_micro_batches:
+        return f"{plan.num_micro_batches} micro-batches a step, not {first.num_micro_batches}"
+    return why_not_runnable(plan)
+
+
 def order_change(state: CoordinatorState) -> None:
     """The next one, if nothing is in its way."""
     journal = state.journal
@@ -85,19 +140,28 @@ def order_change(state: CoordinatorState) -> None:
         or journal.stop
     ):
         return
-    if not _is_quiet(state):
+    if not is_quiet(state):
         return
-    use_spares(state)
     available = state.available()
+    if state.settings.replan.policy == "off":
+        last = journal.last.incarnations
+        available = {name: n for name, n in available.items() if last.get(name) == n}
+    else:
+        use_spares(state)
     if reachable(journal.wanted, available) == journal.plans[journal.last.number]:
         return
-    change = plan_change(journal, available, journal.next_number())
+    change = plan_change(
+        journal,
+        available,
+        journal.next_number(),
+        has_snapshots=state.snapshots.newest_step is not None,
+    )
     if change is not None:
         state.record(Ordered(change))
         state.decided(f"change {change.number}: {change.reason}", order=str(change.number))
 
 
-def _is_quiet(state: CoordinatorState) -> bool:
+def is_quiet(state: CoordinatorState) -> bool:
     """Are all members of the last order in it, well, and reachable?"""
     journal, status = state.journal, state.status
     assert journal.last is not None
@@ -119,5 +183,6 @@ def use_spares(state: CoordinatorState) -> None:
     if names:
         reason = ", ".join(f"{spare} takes the place of {name}" for name, spare in names.items())
         plan = renamed(wanted, names)
-        state.record(Wanted(format_plan(plan), reason, state.journal.wanted_at))
+        by_planner = state.journal.wanted_by_planner
+        state.record(Wanted(format_plan(plan), reason, state.journal.wanted_at, by_planner))
         state.decided(reason)

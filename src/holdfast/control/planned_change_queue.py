@@ -23,7 +23,7 @@ class PlannedChangeQueue:
             return None
         self._considered = journal.last.number
         known = [planned.at_step for planned in self._plans]
-        at = known.index(journal.wanted_at) if journal.wanted_at in known else 0
+        at = known.index(journal.home_at) if journal.home_at in known else 0
         if at + 1 >= len(known) or journal.plans[journal.last.number] != self._plans[at].plan:
             return None
         following = self._plans[at + 1]

@@ -32,12 +32,15 @@ def begin_if_needed(state: CoordinatorState, blame: Blame) -> None:
         waiting=dict.fromkeys(waiting),
         reports={},
     )
+    state.standstill = ""
     state.decided(f"round {number}: {reason}", round=str(number))
     state.changed()
 
 
 def _why(state: CoordinatorState) -> str:
     journal, status = state.journal, state.status
+    if state.go_back is not None:
+        return state.go_back.reason
     for member in status.fenced:
         return f"{member} is out"
     if journal.outstanding is not None and status.inside:
@@ -45,6 +48,8 @@ def _why(state: CoordinatorState) -> str:
             return f"{member} is out, and change {journal.outstanding.number} was entered"
     if status.stuck:
         return next(iter(status.stuck.values()))
+    if state.standstill:
+        return f"no member gets on: {state.standstill}"
     if late := _why_late(state):
         return late
     settled = [
@@ -93,6 +98,10 @@ def decide_if_answered(state: CoordinatorState, blame: Blame) -> None:
     held = state.round
     if held is None or held.waiting or not _is_stopped(state, held):
         return
+    if state.go_back is not None and state.snapshots.newest_loadable(state.go_back.before):
+        _roll_back(state, held, state.go_back.reason)
+        return
+    state.go_back = None  # the version went meanwhile: the job goes on without that step
     made = decide(state.journal, held.reports, held.number, state.settings.mode)
     if isinstance(made, NeedsRestore):
         _roll_back(state, held, made.reason)
@@ -186,8 +195,12 @@ def _begin_anew(
         at_step=state.settings.first_step,
         reason=reason,
     )
-    snapshot = state.snapshots.newest_loadable()
+    before = state.go_back.before if state.go_back is not None else None
+    snapshot = state.snapshots.newest_loadable(before)
     if snapshot is not None:
+        if state.go_back is not None:
+            state.non_finite.went_back(snapshot.step)
+            state.go_back = None
         why = f"back to version {snapshot.step}: {reason}"
         return order_with(order, version=snapshot.step, agreed_in=snapshot.agreed_in, reason=why)
     if _has_no_step(state, held):
@@ -198,7 +211,7 @@ def _begin_anew(
 
 def _fail_without_snapshot(state: CoordinatorState, reason: str) -> None:
     if not _unheard_nodes(state):
-        state.fail(f"state is lost ({reason}), and no snapshot is whole")
+        state.fail(f"state is lost ({reason}), and no snapshot is whole", is_state_lost=True)
 
 
 def _has_no_step(state: CoordinatorState, held: Round) -> bool:

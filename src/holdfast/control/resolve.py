@@ -32,8 +32,7 @@ import msgspec
 from holdfast.control.order import Share
 from holdfast.control.report import LOSS, LOSS_ADDEND, Addend, Outcome, Slot, WorkerReport
 from holdfast.errors import invariant
-from holdfast.plan.exchanges import plan_exchanges
-from holdfast.plan.holders import HolderMap
+from holdfast.plan.exchanges import plan_exchanges, slot_adders
 from holdfast.plan.plan import Plan
 
 Mode = Literal["exact", "fast"]
@@ -47,6 +46,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Of the step before, if anyone has to follow."""
     behind: tuple[str, ...]
     holders: dict[Slot, tuple[str, ...]]
+    adders: dict[Slot, tuple[str, ...]]
+    """Whose gradients go into a slot: its holders, and their shard peers."""
     give: dict[Slot, str]
     """Slots whose result exists: who hands it on."""
     done: tuple[Slot, ...]
@@ -70,12 +71,12 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             revert=revert,
             keep=self._kept.get(worker, ()),
             give=tuple(slot for slot in held if self.give.get(slot) == worker),
-            done=tuple(slot for slot in held if slot in self.done),
+            done=tuple(slot for slot in self._added.get(worker, ()) if slot in self.done),
             speak=self.speak.get(worker, ()),
             micro_batches=self.micro_batches,
             recompute={
                 addend: numbers
-                for slot in (*held, LOSS)
+                for slot in (*self._added.get(worker, ()), LOSS)
                 for addend, numbers in self._missing.get(slot, ())
             },
             rate_factor=self.rate_factor,
@@ -84,6 +85,10 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _held(self) -> dict[str, tuple[Slot, ...]]:
         return _turned(self.holders)
+
+    @cached_property
+    def _added(self) -> dict[str, tuple[Slot, ...]]:
+        return _turned(self.adders)
 
     @cached_property
     def _kept(self) -> dict[str, tuple[Slot, ...]]:
@@ -153,6 +158,7 @@ def resolve(
         outcome=outcome,
         behind=behind,
         holders=step.holders,
+        adders=step.adders,
         give=give,
         done=done,
         keep=keep,
@@ -179,6 +185,10 @@ class _Step:
         }
         self.holders = {
             slot: tuple(worker for worker in exchange.members if worker in seated)
+            for slot, exchange in exchanges.items()
+        }
+        self.adders = {
+            slot: tuple(worker for worker in exchange.adders if worker in seated)
             for slot, exchange in exchanges.items()
         }
 
@@ -228,7 +238,8 @@ class _Step:
             elif able:
                 give[slot] = able[0]
             else:
-                keep[slot] = self._whole(slot, holders, self._void(slot, holders))
+                adders = self.adders[slot]
+                keep[slot] = self._whole(slot, adders, self._void(slot, adders))
                 for adder in self._adders[slot]:
                     addend = (*slot, adder)
                     counted[addend] = self._union(addend, keep[slot])
@@ -240,16 +251,15 @@ class _Step:
         void = self._void(LOSS, everyone)
         return tuple(worker for worker in everyone if worker not in void)
 
-    def _whole(
-        self, slot: Slot, holders: tuple[str, ...], void: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        """Workers whose sums count: of a stage all that hold the slot, or none."""
+    def _whole(self, slot: Slot, adding: tuple[str, ...], void: tuple[str, ...]) -> tuple[str, ...]:
+        """Workers whose sums count: of those that compute the same micro-batches all, or none."""
         torn = set(void)
-        inside: dict[str, list[str]] = {}
-        for worker in holders:
-            for stage, _ in self._base.seats[worker]:
-                inside.setdefault(stage.name, []).append(worker)
-        for name, workers in inside.items():
+        inside: dict[tuple[str, int], list[str]] = {}
+        for worker in adding:
+            for stage, position in self._base.seats[worker]:
+                row = stage.coordinates(position).get("shard", 0)
+                inside.setdefault((stage.name, row), []).append(worker)
+        for (name, _), workers in inside.items():
             stage = self._base.stage_by_name[name]
             adders = [a for a in self._adders[slot] if stage.first <= a < stage.stop]
             sets = {tuple(self._sum(worker, (*slot, a)) for a in adders) for worker in workers}
@@ -262,7 +272,7 @@ class _Step:
             ]
         ):
             torn.update(spread)
-        return tuple(w for w in holders if w not in torn and self._has_sum(w, slot))
+        return tuple(w for w in adding if w not in torn and self._has_sum(w, slot))
 
     def _has_sum(self, worker: str, slot: Slot) -> bool:
         return any(self._sum(worker, (*slot, adder)) for adder in self._adders[slot])
@@ -285,8 +295,9 @@ class _Step:
 
     def _same_stage(self, one: str, other: str, adder: int) -> bool:
         return any(
-            other in stage.workers and stage.first <= adder < stage.stop
-            for stage, _ in self._base.seats[one]
+            other in stage.row(stage.coordinates(position).get("shard", 0))
+            and stage.first <= adder < stage.stop
+            for stage, position in self._base.seats[one]
         )
 
     def _void(self, slot: Slot, workers: tuple[str, ...]) -> tuple[str, ...]:
@@ -326,17 +337,6 @@ def _live_routes(base: Plan, plan: Plan) -> list[int]:
     """Micro-batches whose route passes no lost stage."""
     alive = plan.stage_by_name
     return [n for n, route in enumerate(base.routes) if all(hop.stage in alive for hop in route)]
-
-
-def slot_adders(plan: Plan) -> dict[Slot, tuple[int, ...]]:
-    """Per slot, the units that add to it: its own, and those that share a tied tensor with it."""
-    holders = HolderMap(plan)
-    found: dict[Slot, tuple[int, ...]] = {}
-    for unit, exchanges in enumerate(plan_exchanges(plan)):
-        for number, exchange in enumerate(exchanges):
-            adders = {u for piece in exchange.pieces for u in holders.units_of_tensor[piece.tensor]}
-            found[unit, number] = tuple(sorted(adders))
-    return found
 
 
 def _outcome(reports: dict[str, WorkerReport], version: int) -> Outcome:

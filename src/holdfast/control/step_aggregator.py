@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.control.facts import Fact, StepReported
-from holdfast.control.job_events import EpochEntered, EpochReport, JobEvent, StepCompleted
+from holdfast.control.job_events import EpochEntered, EpochReport, JobEvent, Recorded, StepCompleted
 from holdfast.control.journal_entries import Dropped, Fenced, JournalEntry, Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import Order
@@ -38,16 +38,6 @@ class KnownEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch it follows; None: it is the first."""
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run log of the coordinators before has."""
-
-    next_step: int
-    step_epoch: int = 0
-    """That agreed on the step before it."""
-    epoch: int = -1
-    """The last that all have entered."""
-
-
 EpochReports = dict[str, EpochReport]
 """By worker."""
 
@@ -68,8 +58,8 @@ class StepAggregator:
         self._redone: dict[int, int] = {}
         """By the epoch that begins with it: how many steps are done again."""
         self._sums: dict[tuple[int, str], tuple[str, int]] = {}
-        self._late: dict[int, tuple[str, StepReport]] = {}
-        """By step: a report of a worker that was fenced when it came."""
+        self._late: dict[tuple[int, int], tuple[str, StepReport]] = {}
+        """By step and epoch: a report of a worker that was fenced when it came."""
 
     # What is known beforehand.
 
@@ -105,7 +95,7 @@ class StepAggregator:
         """An order was given. A start has begun without any report."""
         self._lose_unseated(epoch)
         self._epochs[epoch.number] = epoch
-        if epoch.before is None or epoch.kind == "start":
+        if epoch.kind == "start" or (epoch.before is None and epoch.kind != "restore"):
             self.begun(epoch.number)
         return self._settle()
 
@@ -155,15 +145,15 @@ class StepAggregator:
         """
         if not isinstance(fact, StepReported) or fact.report.step < self.next_step:
             return []
-        self._late[fact.report.step] = (worker, fact.report)
+        self._late[fact.report.step, fact.report.epoch] = (worker, fact.report)
         later = (s for order, s in self._undone.items() if order > fact.report.epoch)
         self._use_late(max(later, default=0))
         return self._settle()
 
     def _use_late(self, before_step: int) -> None:
-        for step, (worker, report) in list(self._late.items()):
+        for (step, epoch), (worker, report) in list(self._late.items()):
             if step < before_step:
-                del self._late[step]
+                del self._late[step, epoch]
                 is_new = step >= self.next_step and step not in self._steps
                 if is_new and not self._is_undone(report):
                     self._steps[step] = {worker: report}
@@ -207,12 +197,12 @@ class StepAggregator:
     def _next_change(self) -> list[JobEvent] | None:
         for number in sorted(self._changes):
             epoch = self._epochs.get(number)
-            if epoch is None or epoch.before is None:
+            if epoch is None:
                 continue
-            before = self._epochs.get(epoch.before)
-            if before is None:
+            before = self._epochs.get(epoch.before) if epoch.before is not None else None
+            if before is None and epoch.kind != "restore":
                 continue
-            leaving = before.plan.workers if epoch.kind == "change" else ()
+            leaving = before.plan.workers if before and epoch.kind == "change" else ()
             reports = self._changes[number]
             if self._is_complete(number, (*epoch.plan.workers, *leaving), reports):
                 event = self._entered(epoch, before, reports)
@@ -223,12 +213,12 @@ class StepAggregator:
         return None
 
     def _entered(
-        self, epoch: KnownEpoch, before: KnownEpoch, reports: EpochReports
+        self, epoch: KnownEpoch, before: KnownEpoch | None, reports: EpochReports
     ) -> EpochEntered:
-        seats = self._seated_since_begun(before)
+        seats = self._seated_since_begun(before) if before is not None else ()
         return EpochEntered(
             number=epoch.number,
-            before=before.number,
+            before=before.number if before is not None else None,
             reason=epoch.reason,
             reports=reports,
             lost=tuple(name for name in seats if name not in epoch.plan.seats),
@@ -253,7 +243,9 @@ class StepAggregator:
         del self._steps[step]
         self._sums = {key: value for key, value in self._sums.items() if key[0] != step}
         first = next(iter(reports.values()))
-        return [StepCompleted(first, max(report.seconds for report in reports.values()))]
+        seconds = max(report.seconds for report in reports.values())
+        measured = {name: r.measured for name, r in reports.items() if r.measured is not None}
+        return [StepCompleted(first, seconds, measured)]
 
     def _is_reported(self, step: int) -> bool:
         """By all that are waited for: none but the first, where the job went on from a later step
@@ -270,8 +262,11 @@ class StepAggregator:
 
     @property
     def _final(self) -> int:
-        """The job has gone on from this step, and all have seen it."""
-        return max((s for order, s in self._undone.items() if order <= self.epoch), default=0)
+        """The job has gone on from this step, and all have seen it. Only the newest order says so:
+        a rollback takes back how far the job was before.
+        """
+        seen = [order for order in self._undone if order <= self.epoch]
+        return self._undone[max(seen)] if seen else 0
 
     def _pass_over(self) -> list[JobEvent] | None:
         """Steps before that of which all reports went with their nodes."""

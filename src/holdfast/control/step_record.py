@@ -5,7 +5,7 @@ which results are complete. This is what it reports when the step breaks off.
 from collections.abc import Collection, Iterable
 
 from holdfast.control.report import LOSS_ADDEND, Addend, Slot
-from holdfast.errors import invariant
+from holdfast.errors import InternalError
 
 
 class StepRecord:
@@ -21,7 +21,8 @@ class StepRecord:
     def added(self, unit: int, micro_batch: int, addends: Iterable[Addend]) -> None:
         """The gradient of one micro-batch and one adding unit is now in these local sums."""
         for addend in addends:
-            invariant(addend[2] == unit, f"unit {unit} cannot add to {addend}")
+            if addend[2] != unit:
+                raise InternalError(f"unit {unit} cannot add to {addend}")
             self._add(addend, micro_batch)
 
     def loss_known(self, micro_batch: int) -> None:
@@ -30,9 +31,8 @@ class StepRecord:
 
     def _add(self, addend: Addend, micro_batch: int) -> None:
         numbers = self._sums.setdefault(addend, {})
-        invariant(
-            micro_batch not in numbers, f"{self._worker} adds {micro_batch} to {addend} twice"
-        )
+        if micro_batch in numbers:
+            raise InternalError(f"{self._worker} adds {micro_batch} to {addend} twice")
         numbers[micro_batch] = None
 
     def torn(self, addends: Iterable[Addend]) -> None:

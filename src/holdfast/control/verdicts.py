@@ -16,6 +16,7 @@ once. A suspicion ends when the worker is heard of again, or its death is seen.
 from collections.abc import Collection
 
 from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.job_events import SeatlessLost
 from holdfast.control.journal_entries import Fenced
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
@@ -26,8 +27,11 @@ from holdfast.plan.workers import node_of
 
 
 def judge(state: CoordinatorState) -> None:
-    for member, reason in list(state.gone.items()):
-        fence(state, member, reason)
+    members = state.journal.members()
+    for member, reason in sorted(state.gone.items(), key=lambda item: item[0] not in members):
+        is_newest = state.journal.started.get(member.name) == member.incarnation
+        if not fence(state, member, reason) and is_newest and not state.journal.is_fenced(member):
+            state.happened([SeatlessLost(member, reason)])
         if not any(other.name == member.name for other in state.roster.states):
             state.happened(state.steps.lose(member.name))
     state.gone.clear()
@@ -40,7 +44,7 @@ def judge(state: CoordinatorState) -> None:
 def suspects(state: CoordinatorState) -> dict[Member, str]:
     found = {m: why for m, why in state.suspected.items() if not state.journal.is_fenced(m)}
     state.suspected = dict(found)
-    for evidence in (_unreachable(state), _silent(state), _cut_off(state)):
+    for evidence in (_unreachable(state), _silent(state), _cut_off(state), _slow_joiners(state)):
         for member, why in evidence.items():
             found.setdefault(member, why)
     return found
@@ -61,14 +65,24 @@ def fence_on_suspicion(
 
 
 def _is_last_holder(state: CoordinatorState, member: Member, doubted: Collection[Member]) -> bool:
-    orders = [state.journal.last, state.journal.outstanding if state.status.inside else None]
     return any(
-        order is not None
-        and order.incarnations.get(member.name) == member.incarnation
+        order.incarnations.get(member.name) == member.incarnation
         and not _has_nothing_to_lose(state, order)
         and not _can_do_without(state, order, (*doubted, member))
-        for order in orders
+        for order in _orders_that_count(state)
     )
+
+
+def _orders_that_count(state: CoordinatorState) -> list[Order]:
+    """Those that the job may have to go on from. A change in which a step was done was entered by
+    all: the order before it holds nothing any more.
+    """
+    last, change = state.journal.last, state.journal.outstanding
+    inside = [state.roster.states[m] for m in state.status.inside if m in state.roster.states]
+    if change is not None and any(worker.version > worker.entered_at for worker in inside):
+        return [change]
+    orders = (last, change if state.status.inside else None)
+    return [order for order in orders if order is not None]
 
 
 def _can_do_without(state: CoordinatorState, order: Order, doubted: Collection[Member]) -> bool:
@@ -96,16 +110,19 @@ def _has_nothing_to_lose(state: CoordinatorState, order: Order) -> bool:
     )
 
 
-def fence(state: CoordinatorState, member: Member, reason: str) -> None:
-    """A process without a seat that is gone needs no verdict: nothing depends on it."""
+def fence(state: CoordinatorState, member: Member, reason: str) -> bool:
+    """True: there was no such verdict before. A process without a seat that is gone needs none:
+    nothing depends on it.
+    """
     is_member = member in state.journal.members()
     if state.journal.is_fenced(member) or not (is_member or member in state.roster.states):
-        return
+        return False
     state.record(Fenced(member, reason))
     state.stir(node_of(member.name))
     state.decided(f"{member} is out: {reason}", worker=str(member))
     if state.round is not None:
         state.round.without(member)
+    return True
 
 
 def _unreachable(state: CoordinatorState) -> dict[Member, str]:
@@ -142,6 +159,27 @@ def _cut_off(state: CoordinatorState) -> dict[Member, str]:
         for member, since_ms in state.status.cut_off.items()
         if state.now_ms - since_ms >= cut_off_ms(state)
     }
+
+
+def _slow_joiners(state: CoordinatorState) -> dict[Member, str]:
+    """A change waits for all its joiners, and no other is ordered meanwhile. Which of them is late
+    is not known, and none holds anything yet: all are started again.
+    """
+    change = state.journal.outstanding
+    if change is None or not change.joiners or state.steps.next_step < change.at_step:
+        state.joining = (0, 0)
+        return {}
+    if state.joining[0] != change.number:
+        state.joining = (change.number, state.now_ms)
+    if state.status.inside or state.now_ms < joining_deadline_ms(state):
+        return {}
+    names = [joiner.name for joiner in change.joiners]
+    why = f"it has not joined within {state.settings.join_within_ms} ms"
+    return {Member(name, change.incarnations[name]): why for name in names}
+
+
+def joining_deadline_ms(state: CoordinatorState) -> int:
+    return state.joining[1] + state.settings.join_within_ms
 
 
 class Blame:

@@ -8,6 +8,8 @@ from holdfast.control.hang_monitor import HangMonitor
 from holdfast.control.order import Order
 from holdfast.control.state import WorkerState
 from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile
+from holdfast.snapshot.protects import JobProtection
 
 
 class CoordinatorView:
@@ -20,6 +22,11 @@ class CoordinatorView:
     def term(self) -> int:
         """How many coordinators the job has had."""
         return self._state.journal.term
+
+    @property
+    def run(self) -> int:
+        """How often the job was started; before the first fact, that of coordinators before."""
+        return self._state.journal.run
 
     @property
     def last(self) -> Order | None:
@@ -81,12 +88,27 @@ class CoordinatorView:
         return len(self._state.roster.states)
 
     @property
+    def slow(self) -> Mapping[str, float]:
+        """Workers that are slow for sure: how many times longer they compute."""
+        return self._state.slow
+
+    @property
+    def profile(self) -> Profile:
+        """What things take, as measured in the last steps."""
+        return self._state.profile
+
+    @property
     def pids(self) -> Mapping[str, int]:
         return self._state.roster.pids
 
     @property
     def places(self) -> Mapping[str, ProgressPlace]:
         return self._hangs.places
+
+    @property
+    def protection(self) -> JobProtection | None:
+        """What the job survives the loss of, as it was told last; None: it was not yet."""
+        return self._state.protection.told
 
     @property
     def nodes(self) -> list[str]:

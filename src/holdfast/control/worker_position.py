@@ -21,7 +21,7 @@ from holdfast.control.order import Freeze, Order, Share
 from holdfast.control.report import Member, Outcome, WorkerReport
 from holdfast.control.state import WorkerState
 from holdfast.control.step_record import StepRecord
-from holdfast.errors import invariant
+from holdfast.errors import InternalError, invariant
 
 
 class WorkerPosition:
@@ -60,10 +60,9 @@ class WorkerPosition:
         self.record.clear()
 
     def applied(self, outcome: Outcome) -> None:
-        invariant(
-            outcome.step == self.version,
-            f"{self.member} applies step {outcome.step} at version {self.version}",
-        )
+        if outcome.step != self.version:
+            text = f"{self.member} applies step {outcome.step} at version {self.version}"
+            raise InternalError(text)
         self.version += 1
         self.outcome = outcome
         self.base = self.epoch

@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.control.message import Message
+from holdfast.detect.facts import PathReport, Workload
 from holdfast.plan.plan import Plan
 
 
@@ -11,6 +12,31 @@ class Planned(msgspec.Struct, frozen=True):
 
     at_step: int
     plan: Plan
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one worker measured in a step, in seconds. Its size depends on what the worker holds
+    and on how many it talks to, not on the number of micro-batches.
+    """
+
+    times: dict[str, float]
+    """By kind of computation (F, B or I, W), summed over the step."""
+    units: dict[int, tuple[float, float, float]] = {}
+    """By number: forward, backward for the input, backward for the weights of one micro-batch."""
+    paths: tuple[PathReport, ...] = ()
+    """Messages that it received, and reductions: of these, only the smallest time of all members
+    is free of waiting.
+    """
+    workloads: tuple[Workload, ...] = ()
+    """Of all micro-batches; the first worker of a plan tells them."""
+    action: float = 0.0
+    """What a computation costs besides its units."""
+    agree: float = 0.0
+    """With the wait for the last worker."""
+    update: float = 0.0
+    peak_bytes: int = 0
+    """Of memory, so far."""
+    is_emulated: bool = False
 
 
 class StepReport(Message, frozen=True):
@@ -23,6 +49,8 @@ class StepReport(Message, frozen=True):
     learning_rate: float
     applied: bool
     checksums: dict[str, int] = msgspec.field(default_factory=dict)
+    measured: StepTimes | None = None
+    """None: not an ordinary step."""
 
 
 class ChangeReport(Message, frozen=True):
@@ -32,8 +60,11 @@ class ChangeReport(Message, frozen=True):
     epoch: int
     stall_s: float
     bytes_received: int
+    """From other workers."""
     num_groups_kept: int
     num_groups_made: int
+    bytes_from_memory: int = 0
+    """Of a joiner: from snapshots."""
 
 
 class RestoreReport(Message, frozen=True):

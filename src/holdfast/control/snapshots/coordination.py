@@ -13,6 +13,8 @@ version of its plan.
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from holdfast.control.effects import Effect, Explain, NodeMessage, ToAllNodes, ToNode
 from holdfast.control.journal_state import JournalState
 from holdfast.control.roster import Roster
@@ -25,11 +27,28 @@ from holdfast.control.snapshots.messages import (
     Persisted,
     SnapshotEvery,
 )
+from holdfast.control.snapshots.placing import CopyPlacing
+from holdfast.control.worker_reports import StepReport
+from holdfast.plan.profile import Profile
+from holdfast.snapshot.checkpoint_pace import CheckpointPace
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.interval import IntervalRule
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.loadable import find_loadable
 from holdfast.snapshot.manifest import HeldArena
+from holdfast.snapshot.protects import HolderSpread, JobProtection, protection_of, spread_of
 from holdfast.snapshot.snapshot_index import SnapshotIndex
+from holdfast.snapshot.survival import columns_of
+
+PACE_MS = 60_000
+"""How often calm time is looked at."""
+
+
+class FirstVersion(msgspec.Struct, frozen=True):
+    """What a run that goes on begins with, and why; None: from the start."""
+
+    version: Version | None
+    reason: str
 
 
 class SnapshotCoordination:
@@ -40,6 +59,14 @@ class SnapshotCoordination:
         self._index = SnapshotIndex(options) if options is not None else None
         self._copies = CopyRounds(self._index) if self._index is not None else None
         self._interval: IntervalRule | None = None
+        self._placing = CopyPlacing() if options is not None else None
+        self._pace: CheckpointPace | None = None
+        if options is not None and settings.persists and settings.checkpoint_every_s:
+            self._pace = CheckpointPace(settings.checkpoint_every_s)
+        self._paced: tuple[tuple[str, int], int] = ("", 0), 0
+        """Plan and losses for which the interval of checkpoints was looked at last, and when."""
+        self._copied = CopyCost()
+        """Since the last step."""
         if options is not None and options.every and settings.max_cost:
             self._interval = IntervalRule(options.every, settings.max_cost)
         self._on_disk: dict[Version, str] = {}
@@ -53,23 +80,27 @@ class SnapshotCoordination:
         self._newest: Version | None = None
         self._offered: Version | None = None
         self._persisted: Version | None = None
+        self._asked = ""
+        """Why the next whole version is to be written."""
+        self._spreads: tuple[int, HolderSpread] | None = None
+        """Of the plan of the last order, by its number."""
 
     # What is told.
 
     def update(
-        self, node: str, arenas: Sequence[HeldArena], waits_s: Mapping[str, float] | None = None
+        self, node: str, arenas: Sequence[HeldArena], costs: Mapping[str, CopyCost] | None = None
     ) -> list[Effect]:
-        """All that a node holds by now; how long its workers have waited for copies."""
+        """All that a node holds by now; what copies of its workers came to."""
         if self._index is not None:
             self._index.update(node, arenas)
             self.is_changed = True
-        return self._waited(waits_s or {})
+        return self._spent(costs or {})
 
-    def _waited(self, waits_s: Mapping[str, float]) -> list[Effect]:
+    def _spent(self, costs: Mapping[str, CopyCost]) -> list[Effect]:
         effects: list[Effect] = []
-        for worker, seconds in waits_s.items() if self._interval is not None else ():
-            assert self._interval is not None
-            choice = self._interval.waited(worker, seconds)
+        for worker, cost in costs.items():
+            self._copied = self._copied.beside(cost)
+            choice = self._interval.waited(worker, cost.wait_s) if self._interval else None
             if choice is not None:
                 every = choice.every
                 effects.append(Explain(choice.reason, {"every": str(every)}))
@@ -95,9 +126,18 @@ class SnapshotCoordination:
         self._copies.begin_again()
         self.is_changed = self._has_lost = True
 
-    def stepped(self, seconds: float) -> None:
+    def stepped(self, seconds: float) -> CopyCost:
+        """A step is done. What has been copied since the one before."""
         if self._interval is not None:
             self._interval.stepped(seconds)
+        copied, self._copied = self._copied, CopyCost()
+        return copied
+
+    def place_copies(self, report: StepReport, profile: Profile) -> list[Effect]:
+        """A step is done, and things take what `profile` says by now."""
+        placing = self._placing
+        told = placing.stepped(report.epoch, report.step, profile) if placing is not None else None
+        return [ToAllNodes(told)] if told is not None else []
 
     def copied(self, message: Copied) -> None:
         if self._copies is not None:
@@ -128,17 +168,34 @@ class SnapshotCoordination:
         """Steps done in the newest version that is whole in memory."""
         return None if self._newest is None else self._newest.step
 
-    def newest_loadable(self) -> Version | None:
+    def newest_loadable(self, before: int | None = None) -> Version | None:
         """What to restore: the newest version of the job's history that is whole in memory or on
-        disk.
+        disk, and has fewer steps than `before`, if that is given.
         """
         statuses = self._index.statuses(self._journal.plans) if self._index is not None else ()
         found = find_loadable(statuses, self._on_disk, self._is_of_history)
-        return found[0].version if found else None
+        versions = [one.version for one in found if before is None or one.version.step < before]
+        return versions[0] if versions else None
+
+    def choose_first(self) -> FirstVersion:
+        """Of a run that goes on in the journal of runs before it."""
+        statuses = self._index.statuses(self._journal.plans) if self._index is not None else ()
+        found = find_loadable(statuses, self._on_disk, self._is_of_history)
+        if found and found[0].plan:
+            return FirstVersion(found[0].version, "memory still holds it whole")
+        newest = next((s for s in statuses if self._is_of_history(s.version)), None)
+        why = "memory holds nothing of it"
+        if newest is not None and not newest.is_complete:
+            why = f"in memory, version {newest.version.step} is not whole ({newest.reason})"
+        if found:
+            return FirstVersion(found[0].version, f"checkpoint {found[0].checkpoint}; {why}")
+        return FirstVersion(None, f"from the start: there is no valid checkpoint, and {why}")
 
     def _is_of_history(self, version: Version) -> bool:
         is_known = version.agreed_in in self._journal.plans
         counts = self._journal.epoch_of_step(version.step - 1) == version.agreed_in
+        if not counts and version.agreed_in == self._journal.unresolved:
+            counts = version.step > self._journal.step
         return is_known and counts and version not in self._refused
 
     def look(self) -> list[Effect]:
@@ -157,6 +214,9 @@ class SnapshotCoordination:
             effects.append(ToAllNodes(copy))
         # What is held for copies stays for longer, so it is what can be written.
         effects += self._offer_if_new(self._copies.held or newest.version)
+        if self._asked:
+            asked, self._asked = self._asked, ""
+            effects += self.persist_now(asked)
         has_lost, self._has_lost = self._has_lost, False
         if has_lost and newest.is_degraded and newest.version != self._persisted:
             effects += self._offer(newest.version, "redundancy is used up")
@@ -173,27 +233,76 @@ class SnapshotCoordination:
             told.append(SnapshotEvery(every=self._interval.every))
         return [ToAllNodes(message) for message in told]
 
+    # Protection.
+
+    @property
+    def is_awaited(self) -> bool:
+        """Snapshots are made, and none is whole yet."""
+        options = self._settings.options
+        return options is not None and options.every > 0 and self._newest is None
+
+    def protection(self, epoch: int) -> JobProtection:
+        """What the job survives the loss of, in this epoch."""
+        plan = self._journal.plans[epoch]
+        if self._spreads is None or self._spreads[0] != epoch:
+            self._spreads = epoch, spread_of(plan)
+        statuses = self._index.statuses(self._journal.plans) if self._index is not None else ()
+        in_memory = [one for one in statuses if self._is_of_history(one.version)]
+        on_disk = any(self._is_of_history(version) for version in self._on_disk)
+        return protection_of(plan, self._spreads[1], in_memory, has_checkpoint=on_disk)
+
     # Checkpoints.
 
-    def _offer_if_new(self, version: Version) -> list[Effect]:
+    def _offer_if_new(self, version: Version) -> list[ToNode]:
         if version == self._offered:
             return []
         self._offered = version
         return self._offer(version)
 
-    def _offer(self, version: Version, demand: str = "") -> list[Effect]:
+    def _offer(
+        self, version: Version, demand: str = "", *, is_asked_for: bool = False
+    ) -> list[ToNode]:
+        """`is_asked_for`: also where no checkpoints are written otherwise."""
         node = next(iter(self._roster.connected()), None)
-        if node is None or not self._settings.persists:
+        if node is None or not (self._settings.persists or is_asked_for):
             return []
-        return [ToNode(node, Persist(version=version, demand=demand))]
+        every_s = self._pace.interval_s if self._pace is not None else 0.0
+        return [ToNode(node, Persist(version=version, demand=demand, every_s=every_s))]
 
-    def persist_last(self, reason: str) -> list[Effect]:
-        """Have the newest version written at the end of the job; nothing: there is nothing to
-        write, or to write it.
-        """
+    def node_died(self) -> None:
+        """For good, or its memory is: what checkpoints are for."""
+        if self._pace is not None:
+            self._pace.lost()
+
+    def pace_checkpoints(self, now_ms: int) -> list[Effect]:
+        """Set their interval by the failures that were seen."""
+        if self._pace is None or self._index is None:
+            return []
+        self._pace.passed(now_ms, len(self._roster.connected()))
+        key = (self._plan, self._pace.num_lost)
+        if key != self._paced[0] or now_ms - self._paced[1] >= PACE_MS:
+            self._paced = key, now_ms
+            columns = tuple(columns_of(self._index.layouts(self._plan)))
+            reason = self._pace.look(columns)
+            if reason:
+                return [Explain(reason, {"every_s": f"{self._pace.interval_s:.3g}"})]
+        return []
+
+    def persist_now(self, reason: str) -> list[ToNode]:
+        """The newest version, because it was asked for; or the next one, if there is none yet."""
+        if self._newest is None:
+            self._asked = reason
         if self._newest is None or self._newest == self._persisted:
             return []
-        return self._offer(self._newest, reason)
+        return self._offer(self._newest, reason, is_asked_for=True)
+
+    def persist_last(self, reason: str, *, is_stopped: bool = False) -> list[ToNode]:
+        """Have the newest version written at the end of the job: of one that is stopped in any
+        case. Nothing: there is nothing to write, or to write it.
+        """
+        if self._newest is not None and self._newest in self._on_disk:
+            return []
+        return self.persist_now(reason) if is_stopped or self._settings.persists else []
 
     def is_last(self, message: Persisted) -> bool:
         """Is there nothing more to wait for at the end of the job?"""

@@ -3,6 +3,8 @@
 import msgspec
 
 from holdfast.control.message import Message
+from holdfast.plan.profile import Profile
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
 
@@ -15,6 +17,12 @@ class SnapshotEvery(Message, frozen=True, kw_only=True):
     every: int
 
 
+class PlaceCopies(Message, frozen=True, kw_only=True):
+    """What things take at present: workers place their copies by it, under any plan."""
+
+    profile: Profile
+
+
 class DropArenas(Message, frozen=True, kw_only=True):
     """This version is whole under this plan: what is older, of other plans, may go."""
 
@@ -23,10 +31,13 @@ class DropArenas(Message, frozen=True, kw_only=True):
 
 
 class Persist(Message, frozen=True, kw_only=True):
-    """A version is whole: write it if it is due, or (`demand`: why) at once."""
+    """A version is whole: write it if it is due, or (`demand`: why) at once. `every_s`: how long
+    after the last one it is due by now; 0: as the job file says.
+    """
 
     version: Version
     demand: str = ""
+    every_s: float = 0.0
 
 
 class Copy(Message, frozen=True, kw_only=True):
@@ -48,8 +59,8 @@ class NodeHolds(Message, frozen=True, kw_only=True):
 
     node: str
     arenas: tuple[HeldArena, ...]
-    waits_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """How long workers have waited for copies of a version, of those who have said so since."""
+    costs: dict[str, CopyCost] = msgspec.field(default_factory=dict)
+    """What copies of a version came to, of those workers that have said so since."""
 
 
 class Persisted(Message, frozen=True, kw_only=True):

@@ -1,0 +1,106 @@
+"""What this job has seen of coming and going, and what is to be expected from it: when a missing
+worker is back, when health changes again, and what a change of plan takes here.
+
+Before anything was seen, settings say it; what was seen soon outweighs them. A worker that should
+be back and is not is expected to take as long again as it has taken already.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
+from math import inf
+from statistics import median
+
+from holdfast.control.settings import ReplanSettings
+
+KEPT = 16
+"""Of each kind, the last."""
+PRIOR_WEIGHT = 0.2
+"""Of the assumed time between two changes of health, in changes ..."""
+ENOUGH_GAPS = 3
+"""... until so many were seen."""
+
+
+class HealthHistory:
+    def __init__(self, settings: ReplanSettings) -> None:
+        self._settings = settings
+        self._missing: dict[str, int] = {}
+        """Since when."""
+        self._rejoined_s: deque[float] = deque(maxlen=KEPT)
+        self._prepared_s: deque[float] = deque(maxlen=KEPT)
+        self._stalled_s: deque[float] = deque(maxlen=KEPT)
+        self._changes_ms: deque[int] = deque(maxlen=KEPT)
+        self._born_ms: int | None = None
+        self._key: object = None
+        self._ordered: dict[int, int] = {}
+        self.epoch = 0
+        """Counts changes of health."""
+
+    # What is seen
+
+    def look(self, key: object, missing: Iterable[str], now_ms: int) -> None:
+        """`key`: differs when health does; `missing`: of the job's own plan."""
+        if self._born_ms is None:
+            self._born_ms, self._key = now_ms, key
+        if key != self._key:
+            self._key = key
+            self.epoch += 1
+            self._changes_ms.append(now_ms)
+        gone = dict.fromkeys(missing)
+        for name in [name for name in self._missing if name not in gone]:
+            self._rejoined_s.append((now_ms - self._missing.pop(name)) / 1000)
+        for name in gone:
+            self._missing.setdefault(name, now_ms)
+
+    def ordered(self, number: int, now_ms: int) -> None:
+        """A planned change."""
+        self._ordered.setdefault(number, now_ms)
+
+    def entered(self, number: int, stall_s: float, now_ms: int) -> None:
+        if number in self._ordered:
+            self._prepared_s.append((now_ms - self._ordered[number]) / 1000)
+            self._stalled_s.append(stall_s)
+            self._ordered.clear()
+
+    # What is expected
+
+    def returns_s(
+        self, will_start: Collection[str], will_return: Collection[str], now_ms: int
+    ) -> Mapping[str, float]:
+        """Until every missing worker is back; infinite for those that do not come back.
+        `will_start`: their nodes start them; `will_return`: their nodes have to come back first.
+        """
+        found: dict[str, float] = {}
+        for name, since_ms in self._missing.items():
+            elapsed_s = (now_ms - since_ms) / 1000
+            if name in will_start:
+                usual_s = _usual(self._rejoined_s, self._settings.rejoin_s)
+            elif name in will_return:
+                usual_s = self._settings.node_return_s
+            else:
+                usual_s = inf
+            found[name] = max(usual_s - elapsed_s, elapsed_s)
+        return found
+
+    def horizon_s(self, now_ms: int) -> float:
+        """Until health changes again."""
+        times_ms = list(self._changes_ms)
+        gaps_ms = [after - before for before, after in pairwise(times_ms)]
+        if len(gaps_ms) >= ENOUGH_GAPS:
+            return max(median(gaps_ms), now_ms - times_ms[-1]) / 1000
+        begun_ms = self._born_ms if self._born_ms is not None else now_ms
+        assumed_s = PRIOR_WEIGHT * self._settings.change_s
+        seen_s = (now_ms - begun_ms) / 1000
+        return (seen_s + assumed_s) / (len(times_ms) + PRIOR_WEIGHT)
+
+    @property
+    def prepare_s(self) -> float:
+        return _usual(self._prepared_s, self._settings.prepare_s)
+
+    @property
+    def stall_s(self) -> float:
+        return _usual(self._stalled_s, self._settings.stall_s)
+
+
+def _usual(seen: Collection[float], assumed: float) -> float:
+    return median(seen) if seen else assumed

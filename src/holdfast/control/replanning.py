@@ -1,0 +1,285 @@
+"""Reflex, then reason: when the planner is asked, and what becomes of its answer.
+
+After a failure the step in flight is completed on what is left, without any thought. Then, beside
+the training, the planner is asked whether there is a better plan for the workers that are there.
+Nothing waits for it: an answer that is late, or does not fit any more, is left out, and the job
+goes on with the plan in force.
+
+    asked      when health has changed (a worker lost, back, slow, recovered; a spare, a new node),
+               when a missing worker is overdue, when steps take another time than they did
+    not asked  while a change or a round is under way, while a missing worker can still join the
+               plan in force, and where nothing could pay for itself before a worker is back
+    valid      an answer to the last question, if health and the plan in force are still those of
+               the question
+    entered    as any planned change, if it is worth it (`plan_worth.py`)
+
+Where the planner does not answer, the job's own plan is wanted again once all its workers are
+there.
+"""
+
+from collections.abc import Sequence
+from math import isfinite, log2
+
+import msgspec
+
+from holdfast.control.change_planning import reachable
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.effects import AskPlanner
+from holdfast.control.health_history import HealthHistory
+from holdfast.control.job_events import EpochEntered, JobEvent, PlanWeighed, StepCompleted
+from holdfast.control.journal_entries import Wanted
+from holdfast.control.plan_question import ExpectedReturn, PlanAnswer, PlanQuestion
+from holdfast.control.plan_worth import decide_on, is_worth_asking, price_s
+from holdfast.control.planned import is_quiet
+from holdfast.control.settings import ReplanSettings
+from holdfast.control.step_pace import StepPace
+from holdfast.control.worker_reports import ChangeReport
+from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile
+from holdfast.plan.text import format_plan, parse_plan
+from holdfast.plan.workers import node_of
+from holdfast.planner.health import Health, seen_from
+
+MAX_FAILED = 3
+"""Questions without an answer, after which only a new situation is asked about."""
+DRIFT_MS = 10_000
+"""Between two questions because steps take another time; twice as long with each of them."""
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    question: PlanQuestion
+    health_epoch: int
+    at_ms: int
+
+
+class Replanner:
+    def __init__(self, settings: ReplanSettings, state: CoordinatorState) -> None:
+        self._settings, self._state = settings, state
+        self.history = HealthHistory(settings)
+        self.pace = StepPace()
+        self._asked: _Asked | None = None
+        self._number = 0
+        self._key: tuple[int, ...] = ()
+        """Of the situation that was asked about."""
+        self._num_failed = 0
+        """Questions without an answer, one after the other."""
+        self._drifted_ms = self._num_drifts = 0
+
+    # What happens
+
+    def happened(self, events: Sequence[JobEvent]) -> None:
+        """What the job has done."""
+        now_ms = self._state.now_ms
+        for event in events:
+            match event:
+                case StepCompleted(report=report, seconds=seconds):
+                    self.pace.add(report.epoch, seconds)
+                case EpochEntered(number=number, reports=reports):
+                    found = [r.stall_s for r in reports.values() if isinstance(r, ChangeReport)]
+                    self.history.entered(number, max(found, default=0.0), now_ms)
+
+    # Asking
+
+    def look(self) -> None:
+        """Is there something to ask, or to want without asking?"""
+        state, journal = self._state, self._state.journal
+        if self._settings.policy != "auto" or journal.last is None or journal.stop is not None:
+            return
+        available = tuple(sorted(state.available()))
+        home = journal.home
+        missing = [name for name in home.workers if name not in available]
+        slow = self._slow(available)
+        self.history.look((available, slow), missing, state.now_ms)
+        if journal.outstanding is not None:
+            self.history.ordered(journal.outstanding.number, state.now_ms)
+        self._give_up_if_late()
+        if self._asked is not None or not self._is_calm(available):
+            return
+        now = journal.plans[journal.last.number]
+        if reason := self._reason(now, home, available, missing, slow):
+            self._ask_if_useful(now, home, available, missing, reason)
+
+    def _slow(self, available: Sequence[str]) -> tuple[tuple[str, float], ...]:
+        """Small differences are none: a verdict that wavers is not a change of health."""
+        slow = self._state.slow
+        return tuple((name, round(slow[name], 1)) for name in available if slow.get(name, 1) > 1)
+
+    def _is_calm(self, available: Sequence[str]) -> bool:
+        """Is nothing under way, and nothing to be done without the planner?"""
+        state, journal = self._state, self._state.journal
+        if journal.outstanding is not None or state.round is not None or not is_quiet(state):
+            return False
+        if journal.wanted.schedule.is_explicit or not self.pace.seconds:
+            return False
+        assert journal.last is not None
+        return reachable(journal.wanted, available) == journal.plans[journal.last.number]
+
+    def _reason(
+        self,
+        now: Plan,
+        home: Plan,
+        available: Sequence[str],
+        missing: Sequence[str],
+        slow: Sequence[tuple[str, float]],
+    ) -> str:
+        """Why the planner is asked; empty: nothing is wrong."""
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            return f"{', '.join(missing)} of the job's own plan {verb} not there"
+        if slow:
+            return ", ".join(f"{name} takes {factor:g} times as long" for name, factor in slow)
+        if now != home:
+            return "all workers of the job's own plan are there"
+        idle = [name for name in available if name not in now.seats]
+        if idle and self.history.epoch:
+            return f"{', '.join(idle)} has nothing to do"
+        return self._drift()
+
+    def _drift(self) -> str:
+        """Said seldom: the pace of a machine may go up and down."""
+        is_due = self._state.now_ms - self._drifted_ms >= DRIFT_MS * 2**self._num_drifts
+        if not self.pace.has_drifted or not is_due:
+            return ""
+        self._drifted_ms = self._state.now_ms
+        self._num_drifts += 1
+        links = ", ".join(self._state.profile.links)
+        return "steps take another time than they did" + (f"; slow links: {links}" * bool(links))
+
+    def _ask_if_useful(
+        self, now: Plan, home: Plan, available: tuple[str, ...], missing: list[str], reason: str
+    ) -> None:
+        """Once in every situation. It is another one when a plan would be of use twice as long:
+        an overdue worker, a job that has become calm.
+        """
+        state, history = self._state, self.history
+        returns = self._returns(missing)
+        lasting_s = min([history.horizon_s(state.now_ms), *(back.in_s for back in returns)])
+        paid_s = price_s(history.prepare_s, history.stall_s, comes_back=bool(returns))
+        if not is_worth_asking(lasting_s, paid_s, self._settings.lasts):
+            return
+        stage = int(log2(max(1.0, lasting_s)))
+        key = (history.epoch, state.journal.home_at, stage, self._num_drifts)
+        if key != self._key:
+            self._key = key
+            self._ask(now, home, available, returns, reason)
+
+    def _returns(self, missing: Sequence[str]) -> tuple[ExpectedReturn, ...]:
+        """Of those that come back at all."""
+        state = self._state
+        here = [name for name in missing if not state.can_never_return(name)]
+        nodes = {name: state.roster.nodes.get(node_of(name)) for name in here}
+        starts = [name for name in here if (node := nodes[name]) is not None and node.is_connected]
+        found = self.history.returns_s(starts, here, state.now_ms)
+        return tuple(ExpectedReturn(n, found[n]) for n in here if isfinite(found[n]))
+
+    def _ask(
+        self,
+        now: Plan,
+        home: Plan,
+        available: tuple[str, ...],
+        returns: tuple[ExpectedReturn, ...],
+        reason: str,
+    ) -> None:
+        state, history = self._state, self.history
+        assert state.journal.last is not None
+        self._number += 1
+        question = PlanQuestion(
+            number=self._number,
+            epoch=state.journal.last.number,
+            reason=reason,
+            now=format_plan(now),
+            home=format_plan(home),
+            available=available,
+            health=self._health(home, available),
+            profile=self._profile(now),
+            paced=format_plan(state.journal.plans[self.pace.epoch]),
+            pace_s=self.pace.seconds,
+            horizon_s=history.horizon_s(state.now_ms),
+            returns=returns,
+            prepare_s=history.prepare_s,
+            stall_s=history.stall_s,
+            lasts=self._settings.lasts,
+            search_s=self._settings.search_s,
+        )
+        self.pace.thought_about()
+        self._asked = _Asked(question, history.epoch, state.now_ms)
+        state.effects.append(AskPlanner(question))
+
+    def _profile(self, now: Plan) -> Profile:
+        """As it is at this moment: who is slow may just have been found out, and without that its
+        times count for those of healthy workers.
+        """
+        found = self._state.costs.profile(now, self._state.slow)
+        return found if found.unit else self._state.profile
+
+    def _health(self, home: Plan, available: Sequence[str]) -> Health:
+        workers = tuple(dict.fromkeys((*home.workers, *available)))
+        dead = [name for name in home.workers if name not in available]
+        return seen_from(home, workers, dead, dict(self._slow(available)))
+
+    # Answers
+
+    def answered(self, answer: PlanAnswer) -> None:
+        asked, state = self._asked, self._state
+        if asked is None or answer.number != asked.question.number:
+            return  # given up before, or answered twice
+        self._asked = None
+        if answer.error:
+            self._failed(answer.error)
+            return
+        self._num_failed = 0
+        if why := self._why_stale(asked):
+            self._key = ()
+            state.decided(f"a plan is left out: {why}", question=str(answer.number))
+            return
+        verdict = decide_on(asked.question, answer)
+        state.happened([PlanWeighed(asked.question, answer, verdict)])
+        if verdict.is_entered:
+            assert answer.chosen is not None
+            reason = f"{answer.chosen.strategy}: {verdict.reason}"
+            self._want(parse_plan(answer.plan), reason)
+
+    def _why_stale(self, asked: _Asked) -> str:
+        state, journal = self._state, self._state.journal
+        available = tuple(sorted(state.available()))
+        if journal.stop is not None or journal.ended is not None:
+            return "the job stops"
+        if journal.last is None or journal.last.number != asked.question.epoch:
+            return "it is for a plan that is not in force any more"
+        if available != asked.question.available or self.history.epoch != asked.health_epoch:
+            return "other workers are there now"
+        if self._slow(available) != asked.question.health.slow:
+            return "other workers are slow now"
+        return "" if self._is_calm(available) else "something else is under way"
+
+    def _give_up_if_late(self) -> None:
+        """Or if the question does not fit any more: then another one is due."""
+        asked, journal = self._asked, self._state.journal
+        if asked is None:
+            return
+        epoch = journal.last.number if journal.last is not None else 0
+        if (epoch, self.history.epoch) != (asked.question.epoch, asked.health_epoch):
+            self._asked, self._key = None, ()
+            return
+        late_ms = self._state.now_ms - asked.at_ms
+        if late_ms >= self._settings.advice_ms:
+            self._asked = None
+            self._failed(f"it did not answer within {late_ms} ms")
+
+    def _failed(self, reason: str) -> None:
+        """The job's own plan is known without the planner."""
+        state, journal = self._state, self._state.journal
+        self._num_failed += 1
+        if self._num_failed < MAX_FAILED:
+            self._key = ()
+        state.decided(f"the planner gave no plan: {reason}; the plan in force stays")
+        available = state.available()
+        if journal.wanted_by_planner and all(name in available for name in journal.home.workers):
+            self._want(journal.home, "all workers of the job's own plan are there")
+
+    def _want(self, plan: Plan, reason: str) -> None:
+        state, journal = self._state, self._state.journal
+        is_home = plan == journal.home
+        at_step = journal.home_at if is_home else 0
+        state.record(Wanted(format_plan(plan), reason, at_step, not is_home))
+        state.decided(f"another plan is wanted: {reason}")

@@ -1,0 +1,217 @@
+"""Which workers are slow: the detector, asked with every step of a running job.
+
+A step counts if all workers of its plan have told what they measured, and if it is not among the
+first of its epoch, which take longer for reasons of their own. Every worker reports its own times,
+so a step that is long as a whole says nothing more about any of them, and is not judged.
+
+What the detector says of a worker is a suspicion. A probe decides: the suspects and some healthy
+workers each time the same computation between two steps. Only what it confirms is slow for the rest
+of the job (`CoordinatorState.slow`); what is said of links is not probed and stays a suspicion.
+Slow workers are probed again and again, until they are as fast as the others: one that has no place
+in the plan any more reports no steps, and where steps are noisy a probe is quicker.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.control.coordinator_state import CoordinatorState
+from holdfast.control.effects import RunProbe
+from holdfast.control.facts import ProbeAnswered
+from holdfast.control.job_events import SlownessFound, StepCompleted
+from holdfast.control.report import Member
+from holdfast.control.settings import DetectSettings
+from holdfast.control.worker_reports import StepTimes
+from holdfast.detect.detector import Detector, DetectorSettings
+from holdfast.detect.facts import PathReport, StepObservation, WorkerTimes
+from holdfast.detect.probe import ProbeOrder, ProbeResult, interpret, order_probe
+from holdfast.detect.verdict import CLEARED, RECOVERED, SLOW, SUSPECT, Verdict
+from holdfast.errors import HoldfastError
+from holdfast.plan.plan import Plan
+
+SKIPPED_STEPS = 2
+"""Of every epoch."""
+PROBE_STEPS = 20
+"""So long a probe may take; what has not come by then is not waited for."""
+AGAIN_STEPS = 5
+"""Between two probes of a slow worker."""
+
+
+class OpenProbe(msgspec.Struct, frozen=True):
+    number: int
+    step: int
+    verdict: Verdict | None
+    """The suspicion; None: the suspect is known to be slow, and may have recovered."""
+    order: ProbeOrder
+    answers: dict[str, float]
+
+
+class SlowWatch:
+    def __init__(self, settings: DetectSettings, state: CoordinatorState) -> None:
+        self._settings, self._state = settings, state
+        self._detector: Detector | None = None
+        self._epoch = self._num_steps = 0
+        self._incarnations: dict[str, int] = {}
+        self._probes: dict[int, OpenProbe] = {}
+        self._number = 0
+        self._asked_again: dict[str, int] = {}
+        """Slow workers: the step at which they were last probed."""
+
+    # With every step
+
+    def stepped(self, event: StepCompleted) -> None:
+        state, report = self._state, event.report
+        plan = state.journal.plans.get(report.epoch)
+        if not self._settings.on or plan is None or not event.measured:
+            return
+        self._forget_processes(plan)
+        if (seen := self._observation(plan, event)) is not None:
+            detector = self._watching(plan)
+            for verdict in detector.observe(seen) if detector is not None else ():
+                self._judge(verdict)
+        self._end_late_probes(report.step)
+        self._ask_again(plan, report.step)
+
+    def _forget_processes(self, plan: Plan) -> None:
+        """Another process of a name may be on another device, and its costs are its own."""
+        started = self._state.journal.started
+        for worker in plan.workers:
+            now = started.get(worker, 0)
+            before = self._incarnations.setdefault(worker, now)
+            if before != now:
+                self._incarnations[worker] = now
+                self._state.costs.forget(worker)
+                self._state.slow.pop(worker, None)
+                if self._detector is not None:
+                    self._detector.forget(worker)
+
+    def _observation(self, plan: Plan, event: StepCompleted) -> StepObservation | None:
+        """None: it is not like other steps."""
+        if event.report.epoch != self._epoch:
+            self._epoch, self._num_steps = event.report.epoch, 0
+        self._num_steps += 1
+        measured = event.measured
+        if self._num_steps <= SKIPPED_STEPS or any(w not in measured for w in plan.workers):
+            return None
+        found = [told.workloads for told in measured.values() if told.workloads]
+        fits = bool(found) and len(found[0]) == plan.num_micro_batches
+        return StepObservation(
+            step=event.report.step,
+            step_time=0.0,
+            workloads=found[0] if fits else (),
+            workers=tuple(WorkerTimes(w, measured[w].times) for w in plan.workers),
+            paths=_paths(measured),
+        )
+
+    def _watching(self, plan: Plan) -> Detector | None:
+        """None: a plan of which no timeline can be made is not watched."""
+        detector = self._detector
+        if detector is None or detector.plan != plan:
+            settings = DetectorSettings(warmup_steps=self._settings.learn_steps)
+            try:
+                fresh = Detector(plan, self._state.profile, settings)
+            except HoldfastError:
+                return None
+            if detector is not None:
+                fresh.inherit(detector)
+            self._detector = detector = fresh
+        return detector
+
+    # Verdicts
+
+    def _judge(self, verdict: Verdict) -> None:
+        state = self._state
+        is_worker = all(">" not in name for name in verdict.who)
+        if verdict.kind == RECOVERED and is_worker:
+            was_said = [name for name in verdict.who if state.slow.pop(name, None) is not None]
+            if was_said:
+                self._say(verdict)
+        elif verdict.kind == SLOW:
+            self._say(msgspec.structs.replace(verdict, kind=SUSPECT))
+            if is_worker and verdict.probe is not None:
+                self._probe(verdict, verdict.probe, verdict.step)
+        else:
+            self._say(verdict)
+
+    def _say(self, verdict: Verdict, *, is_probed: bool = False) -> None:
+        self._state.happened([SlownessFound(verdict, is_probed)])
+        self._state.changed()
+
+    # Probes
+
+    def _probe(self, verdict: Verdict | None, order: ProbeOrder, step: int) -> None:
+        self._number += 1
+        self._probes[self._number] = OpenProbe(self._number, step, verdict, order, {})
+        roster = self._state.roster
+        for member in roster.states:
+            if member.name in order.matrix:
+                self._state.effects.append(RunProbe(member, self._number))
+
+    def answered(self, fact: ProbeAnswered) -> None:
+        """A worker tells how long the computation took."""
+        probe = self._probes.get(fact.number)
+        if probe is None or self._is_old(fact.member):
+            return
+        probe.answers[fact.member.name] = fact.seconds
+        if all(name in probe.answers for name in probe.order.matrix):
+            self._conclude(probe)
+
+    def _is_old(self, member: Member) -> bool:
+        return self._state.journal.is_fenced(member)
+
+    def _end_late_probes(self, step: int) -> None:
+        for probe in list(self._probes.values()):
+            if step >= probe.step + PROBE_STEPS:
+                self._conclude(probe)
+
+    def _conclude(self, probe: OpenProbe) -> None:
+        """The word on every suspect that has answered, beside those who are healthy."""
+        del self._probes[probe.number]
+        state = self._state
+        step = max(probe.step, state.steps.next_step - 1)
+        if not any(name in probe.answers for name in probe.order.controls):
+            return
+        for finding in interpret(probe.order, ProbeResult(matrix=probe.answers)):
+            (name,) = finding.who
+            kind = SLOW if finding.slow else (CLEARED if probe.verdict else RECOVERED)
+            if finding.slow:
+                state.slow[name] = finding.factor
+                if probe.verdict is None:
+                    continue
+            elif probe.verdict is None:
+                if state.slow.pop(name, None) is None:
+                    continue
+                if self._detector is not None:
+                    self._detector.forget(name)
+            self._say(
+                Verdict(
+                    kind=kind,
+                    who=(name,),
+                    factor=finding.factor,
+                    confidence=0.99,
+                    step=step,
+                    reason=f"{name}: {finding.reason}",
+                ),
+                is_probed=True,
+            )
+
+    def _ask_again(self, plan: Plan, step: int) -> None:
+        """Are slow workers still slow?"""
+        state = self._state
+        here = {member.name for member in state.roster.states}
+        for name in state.slow:
+            if step >= self._asked_again.setdefault(name, step) + AGAIN_STEPS and name in here:
+                self._asked_again[name] = step
+                healthy = [w for w in plan.workers if w not in state.slow]
+                self._probe(None, order_probe((name,), (), healthy), step)
+        self._asked_again = {n: at for n, at in self._asked_again.items() if n in state.slow}
+
+
+def _paths(measured: Mapping[str, StepTimes]) -> tuple[PathReport, ...]:
+    """Of a reduction, what its last member saw."""
+    found: dict[tuple[tuple[str, ...], int], float] = {}
+    for told in measured.values():
+        for path in told.paths:
+            key = (path.members, path.num_bytes)
+            found[key] = min(path.time, found.get(key, path.time))
+    return tuple(PathReport(members, size, time) for (members, size), time in found.items())

@@ -1,0 +1,54 @@
+"""How long steps take, per epoch: what the planner's model is scaled by, and whether the time of a
+step has drifted away from what it was when the plan was last thought about.
+"""
+
+from collections import deque
+from math import log
+from statistics import median
+
+NUM_RECENT = 6
+"""Steps whose median is the pace."""
+NUM_NEEDED = 3
+"""Steps before anything is said of an epoch; its first one is left out, as it makes things that are
+kept."""
+DRIFT = 1.2
+"""A pace that differs by this factor is another one."""
+
+
+class StepPace:
+    def __init__(self) -> None:
+        self.epoch = 0
+        """The last that has a pace."""
+        self.seconds = 0.0
+        """Its pace; 0: none is known."""
+        self._running = 0
+        self._recent: deque[float] = deque(maxlen=NUM_RECENT)
+        self._num_steps = 0
+        self._known_s = 0.0
+        """What the plan in force was thought about with."""
+
+    def add(self, epoch: int, seconds: float) -> None:
+        if epoch != self._running:
+            self._running, self._num_steps, self._known_s = epoch, 0, 0.0
+            self._recent.clear()
+        self._num_steps += 1
+        if self._num_steps == 1:
+            if not self.seconds:
+                self.epoch, self.seconds = epoch, seconds
+            return
+        self._recent.append(seconds)
+        if len(self._recent) >= NUM_NEEDED:
+            self.epoch, self.seconds = epoch, median(self._recent)
+        if len(self._recent) == NUM_RECENT and not self._known_s:
+            self._known_s = self.seconds
+
+    @property
+    def has_drifted(self) -> bool:
+        """Over a whole window of steps."""
+        is_full = len(self._recent) == NUM_RECENT and self._known_s > 0 and self.seconds > 0
+        return is_full and abs(log(self.seconds / self._known_s)) > log(DRIFT)
+
+    def thought_about(self) -> None:
+        """From now on this pace is what is known."""
+        if self.epoch == self._running:
+            self._known_s = self.seconds
