@@ -46,10 +46,11 @@ class IntervalRule:
         every = self._fitting(wait_s, step_s)
         if every == self.every or (every < self.every and not self._all_agree(every, step_s)):
             return None
+        steps = "step" if every == 1 else f"{every} steps"
         reason = (
-            f"{worker} waits {1e3 * wait_s:.1f} ms for a version and a step takes "
-            f"{1e3 * step_s:.1f} ms: a version every {every} steps instead of {self.every} keeps "
-            f"that below {self._limit:.1%}"
+            f"a snapshot every {steps}, before it was every {self.every}: {worker} waits "
+            f"{1e3 * wait_s:.1f} ms for one and a step takes {1e3 * step_s:.1f} ms, with a limit "
+            f"of {self._limit:.1%}"
         )
         self.every, self._waits = every, {}
         return IntervalChoice(every, reason)

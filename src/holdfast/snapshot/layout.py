@@ -1,6 +1,6 @@
 """What one worker's arena holds: entries, where they lie in a slot, and how they are checked.
 
-An entry is one kind of state (parameter, first or second moment, other) of one box of one tensor,
+An entry is one kind of state (the parameter, a moment, other) of one box of one tensor,
 under a key that is the same on every worker. A parity row is an entry too; it stands for entries
 of *other* workers, which are not stored here but whose checksums are: they are what proves, when
 their owner is gone, that the bytes computed from the parity are the bytes it had.
@@ -16,17 +16,20 @@ import msgspec
 import xxhash
 
 from holdfast.errors import HoldfastError
+from holdfast.plan.state import PARAMETER
 from holdfast.plan.units import Box
 from holdfast.plan.workers import node_of
 
-KINDS = ("parameter", "exp_avg", "exp_avg_sq")
-"""The state of a slice. `other` and `parity` entries belong to no slice."""
-
 OTHER = "other"
+GRADIENT = "gradient"
+"""Reduced and scaled, as the last update got it: only in what is staged (`is_staging`)."""
 PARITY = "parity"
+"""Entries of these kinds belong to no slice; all others are state of one."""
+
 CHUNK_BYTES = 16 * 2**20
 """A checksum covers this much: what is copied at once, and lost at once."""
 
+MAX_SLOTS = 5
 ALIGNMENT = 256
 """Of every entry; enough for any dtype and for copies from a device."""
 
@@ -74,7 +77,7 @@ class Whole(msgspec.Struct, frozen=True):
     tensor: str
     shape: tuple[int, ...]
     dtype: str
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = (PARAMETER,)
 
 
 class ArenaLayout(msgspec.Struct, frozen=True, dict=True):
@@ -88,13 +91,18 @@ class ArenaLayout(msgspec.Struct, frozen=True, dict=True):
     tensors: tuple[Whole, ...] = ()
     num_slots: int = 2
     """Two where versions are apart, three where every step is kept, one more where a version stays
-    until another node has copied the next (`arena_plan`).
+    until another node has copied the next, and where versions are light (`arena_plan`).
     """
 
     @property
     def is_copy(self) -> bool:
         """Kept by a node for a worker of another one."""
         return self.node not in ("", node_of(self.worker))
+
+    @cached_property
+    def is_staging(self) -> bool:
+        """Not a version, but what a process of the node makes one from."""
+        return any(entry.kind == GRADIENT for entry in self.entries)
 
     @cached_property
     def by_key(self) -> dict[str, LayoutEntry]:
@@ -131,8 +139,8 @@ class ArenaLayout(msgspec.Struct, frozen=True, dict=True):
         """Refuse a layout that contradicts itself."""
         if self.chunk_bytes < 1:
             raise HoldfastError(f"chunks of {self.chunk_bytes} bytes: at least 1 needed")
-        if self.num_slots not in (2, 3, 4):
-            raise HoldfastError(f"an arena has 2 to 4 slots, not {self.num_slots}")
+        if not 2 <= self.num_slots <= MAX_SLOTS:
+            raise HoldfastError(f"an arena has 2 to {MAX_SLOTS} slots, not {self.num_slots}")
         seen: set[str] = set()
         for entry in self.checked:
             if entry.key in seen:

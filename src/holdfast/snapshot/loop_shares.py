@@ -12,13 +12,14 @@ import msgspec
 import xxhash
 
 from holdfast.errors import HoldfastError
+from holdfast.plan.state import ELEMENT_BYTES, PARAMETER
 from holdfast.plan.units import Box, box_size
 from holdfast.plan.workers import node_of, worker_name
-from holdfast.snapshot.layout import CHUNK_BYTES, KINDS, ArenaLayout, Whole
+from holdfast.snapshot.layout import CHUNK_BYTES, ArenaLayout, Whole
 from holdfast.snapshot.manifest import uncovered
-from holdfast.snapshot.share import ELEMENT_BYTES, HeldPiece, Shares, share_groups
+from holdfast.snapshot.share import HeldPiece, Shares, share_groups
 
-STATE = KINDS[0]
+STATE = PARAMETER
 """The one kind here: moments are tensors of their own names."""
 
 

@@ -90,6 +90,8 @@ class VersionStatus(msgspec.Struct, frozen=True):
     reason: str
     num_computed: int = 0
     """Entries that are left in parity only: the protection is used up there."""
+    survives_node: bool = False
+    """It stays whole without any one of the nodes; only looked at where it is whole."""
 
     @property
     def is_degraded(self) -> bool:

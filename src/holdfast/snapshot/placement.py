@@ -149,13 +149,13 @@ def _keyed_gaps(timeline: Timeline, lane: int) -> list[tuple[SpanKey, Interval]]
 def _traffic(timeline: Timeline, lane: int) -> list[Interval]:
     """When messages from or to this lane travel, and when it reduces."""
     program, layout = timeline.program, timeline.layout
-    mine = set(layout.lane_stages[lane])
     blocked = [(r.start, r.end) for r in timeline.epilogue.reductions if lane in r.lanes]
     for number, channel in enumerate(program.channel):
-        if channel < 0 or mine.isdisjoint(program.channels[channel]):
+        if channel < 0 or all(lane not in end for end in program.channel_lanes[channel]):
             continue
         source, target = (layout.plan.stages[stage] for stage in program.channels[channel])
-        if source.workers != target.workers and timeline.arrive[number] > timeline.end[number]:
+        is_sent = not layout.plan.stay_local(source, target, program.ops[number][2])
+        if is_sent and timeline.arrive[number] > timeline.end[number]:
             blocked.append((timeline.end[number], timeline.arrive[number]))
     return blocked
 

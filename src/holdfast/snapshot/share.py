@@ -20,6 +20,7 @@ The same plan gives the same shares in every process: nothing is sent round to a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import msgspec
@@ -27,12 +28,13 @@ import xxhash
 
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
+from holdfast.plan.state import ELEMENT_BYTES, PARAMETER
 from holdfast.plan.text import format_plan
 from holdfast.plan.units import Box, box_size, share
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.layout import (
     CHUNK_BYTES,
-    KINDS,
+    GRADIENT,
     OTHER,
     PARITY,
     ArenaLayout,
@@ -41,15 +43,6 @@ from holdfast.snapshot.layout import (
     Whole,
     entry_key,
 )
-
-ELEMENT_BYTES = {
-    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
-    **dict.fromkeys(("float32", "int32", "uint32"), 4),
-    **dict.fromkeys(("bfloat16", "float16", "int16", "uint16"), 2),
-    **dict.fromkeys(("uint8", "int8", "bool"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
-    "complex128": 16,
-}
 
 OTHER_KEY = "loop|other"
 OTHER_BYTES = 16 * 2**10
@@ -70,6 +63,8 @@ class Shares(msgspec.Struct, frozen=True):
     """One per worker, in plan order."""
     copies: tuple[ArenaLayout, ...]
     """What `node` keeps for a worker of another node."""
+    staging: tuple[ArenaLayout, ...] = ()
+    """Where versions are light: what each worker's are made from."""
 
     def layout(self, worker: str) -> ArenaLayout:
         return next(layout for layout in self.layouts if layout.worker == worker)
@@ -112,17 +107,20 @@ KindsOf = Callable[[str], Mapping[str, str]]
 def plan_shares(
     plan: Plan,
     *,
-    dtypes: Mapping[str, str] | str = "float32",
+    dtype: str = "float32",
     parity: bool = True,
     other_bytes: int = OTHER_BYTES,
     chunk_bytes: int = CHUNK_BYTES,
     num_slots: int = 2,
 ) -> Shares:
-    """The arenas of every worker of a plan. `dtypes` is one for all kinds, or one for each;
-    without `parity` there are no copies either.
+    """The arenas of every worker of a plan. `dtype` is for plans that do not say what the state
+    of a tensor is; without `parity` there are no copies either.
     """
-    kinds = dict.fromkeys(KINDS, dtypes) if isinstance(dtypes, str) else dict(dtypes)
     holders = HolderMap(plan)
+    kinds = {
+        name: {kind.name: kind.dtype for kind in spec.kept(dtype).kinds}
+        for name, spec in holders.tensors.items()
+    }
     about = ArenaLayout(
         (),
         chunk_bytes=chunk_bytes,
@@ -131,7 +129,7 @@ def plan_shares(
         num_slots=num_slots,
     )
     return share_groups(
-        _groups(holders), plan.workers, lambda tensor: kinds, about, parity, other_bytes
+        _groups(holders), plan.workers, kinds.__getitem__, about, parity, other_bytes
     )
 
 
@@ -153,6 +151,22 @@ def share_groups(
     return Shares(layouts, tuple(_copies(about, saved)) if parity else ())
 
 
+def staging_layout(layout: ArenaLayout) -> ArenaLayout:
+    """What a worker gives of its state where versions are light: for all that its arena holds or
+    covers by parity, the state and the gradients of the last update.
+    """
+    entries: list[LayoutEntry] = []
+    for entry in layout.checked:
+        if entry.kind == PARITY:
+            continue
+        entries.append(entry)
+        if entry.kind == PARAMETER:
+            key = entry_key(entry.tensor, entry.box, GRADIENT)
+            entries.append(msgspec.structs.replace(entry, key=key, kind=GRADIENT))
+    return msgspec.structs.replace(layout, entries=tuple(entries), rows=(), tensors=(), num_slots=2)
+
+
+@lru_cache(maxsize=16)
 def plan_digest(plan: Plan) -> str:
     return xxhash.xxh3_64_hexdigest(format_plan(plan).encode())
 
@@ -166,11 +180,12 @@ def _groups(holders: HolderMap) -> dict[tuple[str, ...], list[HeldPiece]]:
     return groups
 
 
-def _wholes(holders: HolderMap, kinds: Mapping[str, str]) -> Iterator[Whole]:
+def _wholes(holders: HolderMap, kinds: Mapping[str, Mapping[str, str]]) -> Iterator[Whole]:
     """One per dtype: usually all kinds of a tensor together."""
     for spec in holders.tensors.values():
-        for dtype in dict.fromkeys(kinds.values()):
-            same = tuple(kind for kind, own in kinds.items() if own == dtype)
+        known = kinds[spec.name]
+        for dtype in dict.fromkeys(known.values()):
+            same = tuple(kind for kind, own in known.items() if own == dtype)
             yield Whole(spec.name, spec.shape, dtype, same)
 
 

@@ -17,6 +17,7 @@ from holdfast.snapshot.manifest import (
     assumed_manifest,
     survey,
 )
+from holdfast.snapshot.protects import survives_any_node
 from holdfast.snapshot.share import plan_digest
 
 NodeWorker = tuple[str, str]
@@ -27,6 +28,8 @@ class SnapshotIndex:
     def __init__(self, options: SnapshotOptions) -> None:
         self._options = options
         self._nodes: dict[str, tuple[HeldArena, ...]] = {}
+        self._found: list[VersionStatus] | None = None
+        """What was found last; None: something has changed since."""
         self._digests: dict[int, str] = {}
         self._layouts: dict[str, dict[NodeWorker, ArenaLayout]] = {}
         self._statuses: dict[tuple[str, tuple[NodeWorker, ...]], VersionStatus] = {}
@@ -34,10 +37,13 @@ class SnapshotIndex:
 
     def update(self, node: str, arenas: Sequence[HeldArena]) -> None:
         """All that a node holds by now."""
-        self._nodes[node] = tuple(arenas)
+        held = tuple(arenas)
+        if self._nodes.get(node) != held:
+            self._nodes[node], self._found = held, None
 
     def remove(self, node: str) -> None:
         self._nodes.pop(node, None)
+        self._found = None
 
     @property
     def nodes(self) -> list[str]:
@@ -45,7 +51,11 @@ class SnapshotIndex:
 
     def statuses(self, plans: Mapping[int, Plan]) -> list[VersionStatus]:
         """Every version that some node holds, whole or not, the newest first. `plans`: by epoch."""
-        self._learn(plans)
+        if self._learn(plans) or self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def _find(self) -> list[VersionStatus]:
         places: dict[tuple[Version, str], list[NodeWorker]] = {}
         for node, arenas in self._nodes.items():
             for arena in arenas:
@@ -55,6 +65,10 @@ class SnapshotIndex:
                         held.append((node, arena.worker))
         newest_first = sorted(places, key=lambda key: (key[0].age, key[1]), reverse=True)
         return [self._status(*key, tuple(sorted(places[key]))) for key in newest_first]
+
+    def layouts(self, plan: str) -> list[ArenaLayout]:
+        """All that is to be kept under a plan."""
+        return list(self._layouts.get(plan, {}).values())
 
     def copies(self, plan: str) -> list[NodeWorker]:
         """What nodes are to keep for workers of others."""
@@ -70,17 +84,23 @@ class SnapshotIndex:
         }
         return [place for place in self.copies(plan) if place not in there]
 
-    def _learn(self, plans: Mapping[int, Plan]) -> None:
-        for number in [number for number in plans if number not in self._digests]:
+    def _learn(self, plans: Mapping[int, Plan]) -> bool:
+        """Is there a plan that was not known?"""
+        unknown = [number for number in plans if number not in self._digests]
+        for number in unknown:
             digest = self._digests[number] = plan_digest(plans[number])
             if digest not in self._layouts:
                 shares = plan_arenas(plans[number], self._options).shares
                 layouts = (*shares.layouts, *shares.copies) if shares is not None else ()
                 self._layouts[digest] = {(one.node, one.worker): one for one in layouts}
+        return bool(unknown)
 
     def _status(self, version: Version, plan: str, at: tuple[NodeWorker, ...]) -> VersionStatus:
         if (plan, at) not in self._statuses:
             layouts = [self._layouts[plan][place] for place in at]
             (found,) = survey(assumed_manifest(layout, version) for layout in layouts)
+            if found.is_complete:
+                survives = survives_any_node(layouts)
+                found = msgspec.structs.replace(found, survives_node=survives)
             self._statuses[plan, at] = found
         return msgspec.structs.replace(self._statuses[plan, at], version=version)

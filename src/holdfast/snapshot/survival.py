@@ -17,7 +17,7 @@ from math import exp, expm1, log, log1p
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.snapshot.share import Shares
+from holdfast.snapshot.layout import ArenaLayout
 
 HOUR_S = 3600.0
 
@@ -100,17 +100,18 @@ def advise(
     return CheckpointAdvice(interval, reason)
 
 
-def columns_of(shares: Shares) -> list[int]:
+def columns_of(layouts: Sequence[ArenaLayout]) -> list[int]:
     """The sizes of all sets of nodes that protect each other, each set once. Where sets overlap,
     the formula takes them for independent, which errs on the safe side.
     """
-    owners = {e.key: lay.node for lay in shares.layouts for e in lay.entries if e.tensor}
+    own = [layout for layout in layouts if not layout.is_copy]
+    owners = {e.key: layout.node for layout in own for e in layout.entries if e.tensor}
     sets: dict[tuple[str, ...], None] = {}
-    for layout in shares.layouts:
+    for layout in own:
         for row in layout.rows:
             nodes = {layout.node} | {owners[e.key] for strip in row.strips for e in strip}
             sets[tuple(sorted(nodes))] = None
-    for copy in shares.copies:
+    for copy in (layout for layout in layouts if layout.is_copy):
         nodes = {copy.node, *(owners[entry.key] for entry in copy.entries)}
         sets[tuple(sorted(nodes))] = None
     alone = [(node,) for node in dict.fromkeys(owners.values())]

@@ -20,7 +20,7 @@ from the host copy by a few threads of idle priority, and the version is sealed 
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from queue import SimpleQueue
 
 import msgspec
@@ -49,6 +49,11 @@ none does, so that the bus never stands idle because a thread is late.
 _POLL_S = 0.0002
 _DRAIN_S = 60.0
 _RECENT = 10
+
+
+def keys_of(chunks: Iterable[Chunk]) -> tuple[str, ...]:
+    """The entries that they are of."""
+    return tuple(dict.fromkeys(piece.key for chunk in chunks for piece in chunk.pieces))
 
 
 class CopyReport(msgspec.Struct, frozen=True):
@@ -86,13 +91,15 @@ class Copier:
         chunk_bytes = chunk_bytes or (DEVICE_CHUNK_BYTES if on_device else HOST_CHUNK_BYTES)
         self._arena, self._others = arena, others or Alone()
         self.chunks: tuple[Chunk, ...] = cut_chunks(arena.layout, chunk_bytes)
-        self._keys = tuple(dict.fromkeys(p.key for chunk in self.chunks for p in chunk.pieces))
+        self._keys = keys_of(self.chunks)
         if on_device and any(not p.ends for chunk in self.chunks for p in chunk.pieces):
             raise HoldfastError(
                 f"chunks of {chunk_bytes} bytes are smaller than what one checksum covers, "
                 f"{arena.layout.chunk_bytes}; on a device they must not be"
             )
         self.reports: deque[CopyReport] = deque(maxlen=1000)
+        self.idle_since_s = 0.0
+        """When the last version was done, by `time.perf_counter`."""
         self._mover: Mover = HostMover(time.perf_counter)
         if on_device and device is not None:
             self._mover = DeviceMover(device, arena, chunk_bytes)
@@ -134,16 +141,18 @@ class Copier:
         sources: Mapping[str, Tensor],
         *,
         num_staged: int = 0,
+        chunks: tuple[Chunk, ...] = (),
     ) -> None:
         """State is `version` from now on until `finish`. `sources` has the live tensor of every
         entry. The last `num_staged` chunks are copied aside at once, and may take longer than a
-        step.
+        step. `chunks`: only these, instead of all.
         """
         self._raise_error()
-        missing = next((key for key in self._keys if key not in sources), None)
+        keys = keys_of(chunks) if chunks else self._keys
+        missing = next((key for key in keys if key not in sources), None)
         if missing is not None:
             raise HoldfastError(f"the entry {missing!r} has no source to be copied from")
-        job = CopyJob(version, self.chunks, dict(sources), num_staged)
+        job = CopyJob(version, chunks or self.chunks, dict(sources), num_staged)
         self._mover.prepare(job)
         self._jobs.append(job)
         if self._is_open:
@@ -279,7 +288,6 @@ class Copier:
                 self._arena.abandon()
             elif job.slot is not None:
                 job.slot.seal(job.checksums)
-            self._others.announce(job.version, sealed=not job.is_late)
             self.reports.append(
                 CopyReport(
                     version=job.version,
@@ -291,4 +299,6 @@ class Copier:
                     span_s=job.span_s,
                 )
             )
+            self._others.announce(job.version, sealed=not job.is_late)
             self._jobs.popleft()
+            self.idle_since_s = time.perf_counter()

@@ -3,16 +3,17 @@
 The arena is made by a process that outlives this one (the keeper: the node's agent). It is asked
 for when an epoch is entered, on a thread beside the training, and copying begins with the first
 version after it is there; until then the arenas of the plan before are what the job can go back to.
-Whatever goes wrong here ends the snapshots of this epoch, with a line in the log, and never the
-training.
+In which waits copies run is chosen by the timeline of the plan (`copy_waits.py`). Whatever goes
+wrong here ends the snapshots of this epoch, with a line in the log, and never the training.
 
 From a device, too, copies go only into waits. Beside computations they would slow these down, where
 the limit on their cost cannot see it.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -20,12 +21,16 @@ import torch
 from torch import Tensor
 
 from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.copying.background import in_background
-from holdfast.snapshot.copying.copier import Copier
+from holdfast.snapshot.copying.copier import Copier, CopyReport
+from holdfast.snapshot.copying.copy_waits import CopyWaits
 from holdfast.snapshot.copying.gaps import Stalls
-from holdfast.snapshot.layout import KINDS, OTHER, ArenaLayout, Version
+from holdfast.snapshot.copying.light_copier import EARLIEST, LightCopier
+from holdfast.snapshot.layout import GRADIENT, OTHER, PARITY, ArenaLayout, Version
 from holdfast.snapshot.load.assemble import StateSlice
 from holdfast.snapshot.loop_state import pack_loop_state
 from holdfast.snapshot.memory.arena import Arena
@@ -39,13 +44,16 @@ class Keeper(Protocol):
 
     def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
         """The first is this worker's, and comes back through `WorkerSnapshots.give`; the others are
-        what the node keeps for workers elsewhere.
+        what the node keeps for workers elsewhere, and what light versions are made from.
         """
 
-    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
-        """A version is whole in this worker's arena; called from any thread. `wait_s`: how long
-        training has waited for copies of the one before.
+    def sealed(self, plan: str, version: Version, cost: CopyCost) -> None:
+        """A version is whole in this worker's arena; called from any thread. `cost`: what was
+        copied of it, and how long training has waited for copies of the one before.
         """
+
+    def light_given(self, version: Version, before: Version | None, cost: CopyCost) -> None:
+        """A light version is whole in the staging arena; answered through `answered`."""
 
 
 class _Teller:
@@ -56,10 +64,21 @@ class _Teller:
     def __init__(self, keeper: Keeper, plan: str) -> None:
         self._keeper, self._plan = keeper, plan
         self.wait_s = 0.0
+        self.reports: Sequence[CopyReport] = ()
+        """Of the copier; the last is of the version that is announced."""
 
     def announce(self, version: Version, *, sealed: bool) -> None:
         if sealed:
-            self._keeper.sealed(self._plan, version, self.wait_s)
+            self._keeper.sealed(self._plan, version, self._cost())
+
+    def give(self, version: Version, before: Version | None) -> None:
+        """(Give) Of light versions."""
+        self._keeper.light_given(version, before, self._cost())
+
+    def _cost(self) -> CopyCost:
+        done = self.reports[-1]
+        num_bytes = done.bytes_in_gaps + done.bytes_outside
+        return CopyCost(num_bytes, done.bytes_in_gaps, self.wait_s)
 
     def is_settled(self) -> bool:
         return True
@@ -82,15 +101,17 @@ class WorkerSnapshots:
         self.options, self._worker, self._keeper = options, worker, keeper
         self._device, self._current = device, current
         self._num_updates = num_updates
+        self._plan: Plan | None = None
         self._planning: Future[ArenaPlan] | None = None
         self._slices: Mapping[str, StateSlice] = {}
         self._since: Version | None = None
-        self._opening: Future[Arena] | None = None
+        self._opening: Future[list[Arena]] | None = None
         self._arena: Arena | None = None
         self._copier: Copier | None = None
         self._sources: dict[str, Tensor] = {}
         self._every = self._wanted_every = options.every
         self._teller: _Teller | None = None
+        self._waits = CopyWaits(worker)
         self._stalls = Stalls()
         """For copies of the version that is under way."""
 
@@ -103,14 +124,17 @@ class WorkerSnapshots:
         this version is of no history any more.
         """
         self.leave()
-        self._slices, self._since = slices, since
+        self._plan, self._slices, self._since = plan, slices, since
 
         def ask() -> ArenaPlan:
             found = plan_arenas(plan, self.options)
             if found.shares is not None:
                 node = node_of(self._worker)
-                copies = tuple(copy for copy in found.shares.copies if copy.node == node)
-                self._keeper.want_arena((found.shares.layout(self._worker), *copies))
+                others = (
+                    *(own for own in found.shares.staging if own.worker == self._worker),
+                    *(copy for copy in found.shares.copies if copy.node == node),
+                )
+                self._keeper.want_arena((found.shares.layout(self._worker), *others))
             return found
 
         self._planning = in_background("planning arenas", ask)
@@ -119,14 +143,20 @@ class WorkerSnapshots:
         """Not more often than that; called from any thread."""
         self._wanted_every = every
 
-    def give(self, plan: str, path: str) -> None:
-        """The arena for the plan with this digest is there; called from any thread."""
+    def learn(self, profile: Profile) -> None:
+        """What things take by now, to place copies by; called from any thread."""
+        self._waits.learn(profile)
 
-        def open_populated() -> Arena:
-            arena = Arena.open(Path(path))
-            if arena.layout.plan == plan:
-                arena.populate()
-            return arena
+    def give(self, plan: str, path: str, staging: str = "") -> None:
+        """The arena for the plan with this digest is there, and with `staging` one that is copied
+        into instead; called from any thread.
+        """
+
+        def open_populated() -> list[Arena]:
+            arenas = [Arena.open(Path(name)) for name in (path, staging) if name]
+            if arenas[0].layout.plan == plan:
+                arenas[-1].populate()
+            return arenas
 
         self._forget_opening()
         self._opening = in_background("opening an arena", open_populated)
@@ -151,26 +181,46 @@ class WorkerSnapshots:
         planning, opening = self._planning, self._opening
         if planning is None or opening is None or not (planning.done() and opening.done()):
             return
-        found, arena = planning.result(), opening.result()
+        found, (arena, *staging) = planning.result(), opening.result()
         assert found.shares is not None
-        layout = found.shares.layout(self._worker)
-        if layout.plan != arena.layout.plan:
+        if found.shares.layout(self._worker).plan != arena.layout.plan:
             return
-        self._every, self._arena, self._opening = found.every, arena, None
+        self._every, self._opening = found.every, None
         if self._since is None:
             arena.abandon()
         else:
             arena.roll_back(self._since)
-        self._sources = self._live(layout)
-        self._teller = _Teller(self._keeper, layout.plan)
-        self._copier = Copier(arena, self._device, self._teller)
+        self._teller = _Teller(self._keeper, arena.layout.plan)
+        self._begin_copying(arena, *staging)
+
+    def _begin_copying(self, arena: Arena, staging: Arena | None = None) -> None:
+        assert self._teller is not None
+        self._arena = arena
+        if staging is None:
+            self._copier = Copier(arena, self._device, self._teller)
+        else:
+            arena.close()  # the node's process writes there
+            staging.roll_back(EARLIEST)
+            self._arena, self._copier = staging, LightCopier(staging, self._teller.give)
+        self._teller.reports = self._copier.reports
+        self._sources = self._live(self._arena.layout)
+        assert self._plan is not None
+        self._waits.enter(self._plan, self._copier.sizes)
+
+    def answered(self, version: Version, error: str) -> None:
+        """A light version was completed, or could not be; called from any thread."""
+        copier = self._copier
+        if error:
+            log.warning("%s was not completed: %s", version, error)
+        if isinstance(copier, LightCopier):
+            copier.answered(version, error)
 
     def _live(self, layout: ArenaLayout) -> dict[str, Tensor]:
         """The state behind every entry, and behind those that parity is made of."""
         sources = {
             entry.key: self._slices[entry.tensor].part(entry.kind, entry.box)
             for entry in layout.checked
-            if entry.kind in KINDS
+            if entry.kind not in (GRADIENT, OTHER, PARITY)
         }
         for entry in layout.entries:
             if entry.kind == OTHER:
@@ -185,10 +235,17 @@ class WorkerSnapshots:
                 data = bytearray(pack_loop_state(values, entry.num_bytes))
                 self._sources[entry.key].copy_(torch.frombuffer(data, dtype=torch.uint8))
 
+    @property
+    def copies_until_s(self) -> float:
+        """When the last version was copied, by `time.perf_counter`; inf: one is under way."""
+        if self._copier is None:
+            return 0.0
+        return inf if self._copier.is_busy else self._copier.idle_since_s
+
     # Gaps.
 
     def waiting(self, key: SpanKey) -> None:
-        if self._copier is not None:
+        if self._copier is not None and self._waits.allows(key):
             self._copier.open()
 
     def going_on(self) -> None:
@@ -213,6 +270,8 @@ class WorkerSnapshots:
     def _begin(self, step: int) -> None:
         if self._copier is None:
             self._attach()
+        elif self.options.placement == "bubbles":
+            self._waits.look(self._copier.rate)
         every = max(self._every, self._wanted_every)
         if self._copier is None or self._arena is None or step % every:
             return
@@ -222,7 +281,22 @@ class WorkerSnapshots:
         if self._arena.slot(version) is None:
             self._note_wait()
             self._fill_others(step)
-            self._copier.begin(version, self._sources)
+            if isinstance(self._copier, LightCopier):
+                sources = {**self._sources, **self._gradients()}
+                self._copier.begin_update(version, sources, self._num_updates())
+            else:
+                self._copier.begin(version, self._sources)
+            if self.options.placement == "after_step":
+                self._stalls.finish(self._copier)
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Of the last update: other tensors after every step."""
+        assert self._arena is not None
+        return {
+            entry.key: self._slices[entry.tensor].part(GRADIENT, entry.box)
+            for entry in self._arena.layout.entries
+            if entry.kind == GRADIENT
+        }
 
     def _note_wait(self) -> None:
         """The version before is done: what it has cost is told with this one."""
@@ -258,7 +332,8 @@ class WorkerSnapshots:
             self._copier.abandon()
 
 
-def _close_opened(opening: Future[Arena]) -> None:
-    """Nothing uses it any more."""
+def _close_opened(opening: Future[list[Arena]]) -> None:
+    """Nothing uses them any more."""
     if opening.exception() is None:
-        opening.result().close()
+        for arena in opening.result():
+            arena.close()

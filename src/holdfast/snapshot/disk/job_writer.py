@@ -5,12 +5,13 @@ a process forked from the fork server, which has torch, and passes them on. What
 from the memory of all nodes on this machine.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.disk.checkpoints import valid_checkpoints
-from holdfast.snapshot.disk.persist import write_checkpoint
+from holdfast.snapshot.disk.persist import partial_folder, write_checkpoint
 from holdfast.snapshot.disk.persister import Attempt, Due, Persister
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.load.recover import loop_values, open_loadable
@@ -19,6 +20,9 @@ from holdfast.snapshot.manifest import survey
 from holdfast.snapshot.memory.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.memory.job_memory import arena_files, memories_of
 from holdfast.snapshot.memory.sources import NodeMemory
+
+FEW_BYTES = 2**20
+"""With no more than these left, a disk counts as full: torch's own words for it say nothing."""
 
 
 class JobWriter:
@@ -56,7 +60,19 @@ class JobWriter:
             raise HoldfastError(f"{version} is not whole in memory any more")
         catalog, _ = open_loadable(found, self._memories())
         assert catalog is not None
-        return write_checkpoint(self._root, catalog, loop_values(catalog, None))
+        try:
+            return write_checkpoint(self._root, catalog, loop_values(catalog, None))
+        except (OSError, RuntimeError) as error:
+            raise HoldfastError(self._explain(error, version)) from error
+
+    def _explain(self, error: Exception, version: Version) -> str:
+        """In a line; what was written of it goes, since others may need the room."""
+        free = shutil.disk_usage(self._root).free if self._root.is_dir() else 0
+        shutil.rmtree(partial_folder(self._root, version), ignore_errors=True)
+        if isinstance(error, OSError) and error.strerror:
+            return f"{self._root}: {error.strerror}"
+        full = f"; {self._root} has {free} bytes left" if free < FEW_BYTES else ""
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{full}"
 
     def _find(self, version: Version) -> LoadableVersion | None:
         """Under one plan, if all of it is held."""
@@ -86,8 +102,12 @@ class JobPersister:
         newest = next(iter(valid_checkpoints(root)), Version(first_step, 0))
         self._persister.start_from(newest)
 
-    def offer(self, version: Version, demand: str = "") -> None:
-        """A version is whole; `demand`: why it is to be written at once."""
+    def offer(self, version: Version, demand: str = "", every_s: float = 0.0) -> None:
+        """A version is whole; `demand`: why it is to be written at once; `every_s`: the interval
+        from now on, if it is another.
+        """
+        if every_s:
+            self._persister.set_interval(every_s)
         if demand:
             self._persister.demand(version, demand)
         else:

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from holdfast.errors import HoldfastError
+from holdfast.plan.state import PARAMETER
 from holdfast.plan.units import Box
 from holdfast.snapshot.disk.checkpoints import (
     CONTENTS,
@@ -184,13 +185,16 @@ def _write_tensor(
 def _write_values(
     file: _Counted, holding: Holding, values: Mapping[str, Any] | None
 ) -> Iterator[Item]:
-    """Values as DCP keeps them, and for torch's AdamW the number of updates of every tensor."""
+    """Values as DCP keeps them, and as torch's optimizers do the number of updates of every tensor
+    of which they keep something.
+    """
     if values is None:
         return
     updates = torch.tensor(float(values.get(UPDATES, holding.version.step)))
-    for whole in holding.manifests[0].layout.tensors:
-        if "exp_avg" in whole.kinds:
-            yield _write_tensor(file, storage_path(whole.tensor, UPDATES), updates, (), ())
+    wholes = holding.manifests[0].layout.tensors
+    kept = [whole.tensor for whole in wholes if any(kind != PARAMETER for kind in whole.kinds)]
+    for tensor in dict.fromkeys(kept):
+        yield _write_tensor(file, storage_path(tensor, UPDATES), updates, (), ())
     for key, value in values.items():
         start = file.position
         torch.save(value, cast(IO[bytes], file))

@@ -107,6 +107,11 @@ class Persister:
             steps, seconds = version.step - self._last_step, self._clock() - self._last_s
             return self._begin(version, self._missed or self._due.reason(steps, seconds))
 
+    def set_interval(self, every_s: float) -> None:
+        """By time, from now on."""
+        with self._changed:
+            self._due = msgspec.structs.replace(self._due, every_s=every_s)
+
     def demand(self, version: Version, reason: str) -> None:
         """Persist this one, or a newer one, at once, whatever the interval."""
         with self._changed:

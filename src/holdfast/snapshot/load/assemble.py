@@ -52,6 +52,9 @@ class StateSlice(Protocol):
     tensor: str
     box: Box
 
+    @property
+    def kinds(self) -> tuple[str, ...]: ...
+
     def part(self, kind: str, box: Box) -> Tensor:
         """A view of one kind of state of a box inside its own."""
 

@@ -4,7 +4,7 @@ Every arena of the job that this machine can reach is a source; all bytes are ve
 other machines would be reached over their agents; there is no such way yet.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,9 +12,9 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.disk.checkpoints import choose_checkpoint
 from holdfast.snapshot.disk.dcp import Checkpoint
-from holdfast.snapshot.layout import KINDS, Version
+from holdfast.snapshot.layout import Version
 from holdfast.snapshot.load.assemble import StateSlice, Want, assemble
-from holdfast.snapshot.load.recover import recover
+from holdfast.snapshot.load.recover import RestoredVersion, recover
 from holdfast.snapshot.memory.arena import SHARED_MEMORY
 from holdfast.snapshot.memory.job_memory import open_memories
 
@@ -53,9 +53,31 @@ def load_snapshot(
             )
         except HoldfastError as error:
             raise CannotRestore(version, str(error)) from None
-        report = found.report
-        reasons = (*found.passed, *report.reasons())
-        return Loaded(version, _updates(found.values, version), report.bytes_by_origin(), reasons)
+        return _loaded(found)
+
+
+def load_newest(
+    slices: Mapping[str, StateSlice],
+    accept: Callable[[Version], bool],
+    *,
+    job: str,
+    node: str,
+    folder: Path = SHARED_MEMORY,
+) -> Loaded | None:
+    """Fill all slices with the newest version in memory that is acceptable; None: there is none,
+    and what the slices hold is undefined.
+    """
+    with open_memories(job, folder) as memories:
+        try:
+            return _loaded(recover(wants_of(slices), memories, here=node, accept=accept))
+        except HoldfastError:
+            return None
+
+
+def _loaded(found: RestoredVersion) -> Loaded:
+    version, report = found.choice.version, found.report
+    reasons = (*found.passed, *report.reasons())
+    return Loaded(version, _updates(found.values, version), report.bytes_by_origin(), reasons)
 
 
 def load_checkpoint(slices: Mapping[str, StateSlice], root: Path, step: int) -> Loaded:
@@ -70,7 +92,7 @@ def wants_of(slices: Mapping[str, StateSlice]) -> list[Want]:
     return [
         Want(piece.tensor, kind, piece.box, piece.part(kind, piece.box))
         for piece in slices.values()
-        for kind in KINDS
+        for kind in piece.kinds
     ]
 
 

@@ -5,6 +5,10 @@ agree on the oldest of the newest complete versions that they know, keep it from
 send it to the ranks that keep copies, and write it to disk if that is due. A version that was
 copied stays until the next one is, on all ranks: it is what is left when a node is lost. The loop
 never waits for any of it. What fails is logged and tried again with a later version.
+
+The last version is written whether it is due or not. That it is the last one, ranks learn at
+different moments, perhaps after they have been through it as one among others: so they agree on
+that, too, and go through it again.
 """
 
 import logging
@@ -83,6 +87,8 @@ class Protection:
         self._done: Version | None = None
         self._final: Version | None = None
         self._is_stopping = False
+        self._is_ended = False
+        """All ranks have been through `_final`, knowing that it is."""
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="protection")
         self._thread.start()
@@ -118,34 +124,35 @@ class Protection:
         if step == STOP or newest is None:
             return False
         version = Version(step, newest.agreed_in)
+        is_last = self._ranks.all(self._is_stopping and newest == self._final)
         try:
             if self._ranks.all(self._arena.pin(version)):
-                self._protect(version)
-            self._done = version
+                self._protect(version, is_last)
+            self._done, self._is_ended = version, is_last
         finally:
             self._arena.unpin()
         return True
 
     def _await_version(self) -> Version | None:
         while True:
-            if not self._is_stopping:
-                self._wake.wait()
-                self._wake.clear()
-            newest = self._final if self._is_stopping else self._others.complete
-            if newest is not None and newest != self._done and self._is_newer(newest):
-                return newest
             if self._is_stopping:
-                return None
+                return None if self._is_ended else self._final
+            self._wake.wait()
+            self._wake.clear()
+            newest = self._others.complete
+            if newest is not None and self._is_newer(newest):
+                return newest
 
     def _is_newer(self, version: Version) -> bool:
         return self._done is None or version.age > self._done.age
 
-    def _protect(self, version: Version) -> None:
+    def _protect(self, version: Version, is_last: bool) -> None:
         slot = self._arena.slot(version)
-        if self._copies and self._agree("copied to peers", version, self._copy, slot):
+        is_new = bool(self._copies) and version != self.copied
+        if is_new and self._agree("copied to peers", version, self._copy, slot):
             self.copied = version
             self._arena.hold([version])
-        if self._disk is not None and self._is_due(self._disk, version):
+        if self._disk is not None and self._is_due(self._disk, version, is_last):
             persisted = self._agree("written to disk", version, self._persist, slot)
             if persisted:
                 self.persisted, self._last_step = version, version.step
@@ -204,9 +211,8 @@ class Protection:
 
     # Disk.
 
-    def _is_due(self, disk: Persistence, version: Version) -> bool:
-        is_last = self._is_stopping and version == self._final and version.step > self._last_step
-        return is_last or version.step - self._last_step >= disk.every
+    def _is_due(self, disk: Persistence, version: Version, is_last: bool) -> bool:
+        return version.step - self._last_step >= (1 if is_last else disk.every)
 
     def _persist(self, version: Version, slot: ArenaSlot) -> str:
         assert self._disk is not None

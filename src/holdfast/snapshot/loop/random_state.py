@@ -1,5 +1,6 @@
 """The random state of a process, as one more object of a snapshot."""
 
+import pickle
 import random
 from typing import Any
 
@@ -12,7 +13,8 @@ class RandomState:
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
-            "python": random.getstate(),
+            # As one piece: it is made of 625 numbers, and looked through at every step.
+            "python": pickle.dumps(random.getstate()),
             "numpy": np.random.get_state(),
             "torch": torch.get_rng_state(),
         }
@@ -21,7 +23,7 @@ class RandomState:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        random.setstate(state_dict["python"])
+        random.setstate(pickle.loads(state_dict["python"]))
         np.random.set_state(state_dict["numpy"])
         torch.set_rng_state(state_dict["torch"])
         if "cuda" in state_dict and torch.cuda.is_available():

@@ -9,17 +9,27 @@ which stands in its name. What is no tensor is pickled into one more entry of th
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.units import Box
 from holdfast.snapshot.layout import round_up
-from holdfast.snapshot.loop.trees import Mark, fill, flatten, local_part, marks, skeleton
+from holdfast.snapshot.loop.trees import (
+    Mark,
+    fill,
+    flatten,
+    is_all_marks,
+    local_part,
+    marks,
+    skeleton,
+)
 from holdfast.snapshot.loop_shares import HeldBox, rank_name
 
 REST = "rest"
@@ -50,6 +60,19 @@ class HeldTensor:
     """It belongs to this rank alone; its name has the rank's number."""
 
 
+_Places = tuple[tuple[int, tuple[int, ...]], ...]
+"""Address and shape of every tensor of a module."""
+
+
+@dataclass(slots=True)
+class _ModuleTensors:
+    """What a module's state dict came to."""
+
+    places: _Places
+    rest: Any
+    tensors: list[HeldTensor]
+
+
 class LoopState:
     def __init__(self, objects: Mapping[str, Stateful], rank: int) -> None:
         self._rank = rank
@@ -61,6 +84,7 @@ class LoopState:
                 self._shared += found.parameters()
                 found = found.module
             self._objects[name] = found
+        self._modules: dict[str, _ModuleTensors] = {}
         self.rest_bytes = 0
         """Of the rest's entry, once it is fixed; 0: as it comes."""
 
@@ -77,15 +101,31 @@ class LoopState:
         rest: dict[str, Any] = {}
         shared = {parameter.data_ptr() for parameter in self._shared}
         for name, found in self._objects.items():
-            state = found.state_dict()
-            rest[name] = skeleton(state, name)
-            steady, common = _addresses(found, shared)
-            for path, tensor in flatten(state, name):
-                address = local_part(tensor).data_ptr()
-                held.append(self._hold(path, tensor, address in steady, address in common))
+            rest[name], tensors = self._take(name, found, shared)
+            held += tensors
         packed = self._pack(rest)
         held.append(self._hold(REST, packed, False, False))
         return held
+
+    def _take(self, name: str, found: Any, shared: set[int]) -> tuple[Any, list[HeldTensor]]:
+        """The rest and the tensors of one object. The state dict of a module takes a while to be
+        made, and is the same as long as its tensors are where they were and all there is of it.
+        """
+        places = _places(found) if isinstance(found, nn.Module) else ()
+        known = self._modules.get(name)
+        if known is not None and known.places == places:
+            return known.rest, known.tensors
+        state = found.state_dict()
+        rest = skeleton(state, name)
+        steady, common = _addresses(found, shared)
+        tensors = []
+        for path, tensor in flatten(state, name):
+            address = local_part(tensor).data_ptr()
+            tensors.append(self._hold(path, tensor, address in steady, address in common))
+        known_at = {address for address, _ in places}
+        if is_all_marks(rest) and all(one.local.data_ptr() in known_at for one in tensors):
+            self._modules[name] = _ModuleTensors(places, rest, tensors)
+        return rest, tensors
 
     def _hold(self, path: str, tensor: Tensor, is_steady: bool, is_common: bool) -> HeldTensor:
         local, name = local_part(tensor), path.replace("/", ".")
@@ -142,6 +182,11 @@ def unpack_rest(raw: Tensor) -> dict[str, Any]:
     return rest
 
 
+def _places(module: nn.Module) -> _Places:
+    found = map(local_part, (*module.parameters(), *module.buffers()))
+    return tuple((tensor.data_ptr(), tuple(tensor.shape)) for tensor in found)
+
+
 def _addresses(found: object, shared: set[int]) -> tuple[set[int], set[int]]:
     """Of the tensors that only an update changes; of those among them that all ranks hold."""
     steady: set[int] = set()
@@ -163,13 +208,20 @@ def _box(name: str, tensor: DTensor) -> Box:
         raise HoldfastError(
             f"{name} is placed as {tensor.placements}: only Shard and Replicate can be kept"
         )
-    shape, offsets = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
+    shape, offsets = _local_box(tuple(tensor.shape), tensor.device_mesh, tensor.placements)
     local = tuple(local_part(tensor).shape)
     if tuple(shape) != local:
         raise HoldfastError(f"{name} has shape {local} on this rank, {tuple(shape)} was expected")
     return tuple((low, low + size) for low, size in zip(offsets, shape, strict=True))
+
+
+@lru_cache(maxsize=10_000)
+def _local_box(
+    shape: tuple[int, ...], mesh: DeviceMesh, placements: tuple[Placement, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Asked for every tensor of an optimizer at every step, and always the same."""
+    found, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
+    return tuple(found), tuple(offsets)
 
 
 def _prime(optimizer: torch.optim.Optimizer) -> None:

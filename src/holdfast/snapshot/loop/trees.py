@@ -47,6 +47,13 @@ def marks(tree: Any) -> Iterator[Mark]:
         yield from marks(branch)
 
 
+def is_all_marks(tree: Any) -> bool:
+    """Is there nothing but tensors?"""
+    if isinstance(tree, Mapping | list | tuple):
+        return all(is_all_marks(branch) for _, branch in _branches(tree))
+    return isinstance(tree, Mark)
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor: of a distributed one its own shard, not a copy."""
     local = getattr(tensor, "_local_tensor", tensor)

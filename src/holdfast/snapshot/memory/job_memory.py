@@ -16,8 +16,12 @@ log = logging.getLogger(__name__)
 
 def arena_files(job: str, folder: Path = SHARED_MEMORY) -> list[Path]:
     """Of all nodes of a job that are on this machine."""
-    jobs = [found for found in jobs_in(folder) if found.startswith(node_job(job, ""))]
-    return [path for found in jobs for path in files_of(found, folder)]
+    return [path for found in node_jobs(job, folder) for path in files_of(found, folder)]
+
+
+def node_jobs(job: str, folder: Path = SHARED_MEMORY) -> list[str]:
+    """The names under which nodes of a job own memory on this machine."""
+    return [found for found in jobs_in(folder) if found.startswith(node_job(job, ""))]
 
 
 @contextmanager

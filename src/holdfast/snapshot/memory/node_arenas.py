@@ -17,7 +17,14 @@ from holdfast.snapshot.layout import ArenaLayout, Version
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.memory.arena_file import has_name
-from holdfast.snapshot.memory.owners import JobLock, adopt, arena_name, files_of, remove
+from holdfast.snapshot.memory.owners import (
+    JobLock,
+    adopt,
+    arena_name,
+    files_of,
+    remove,
+    staging_of,
+)
 
 Layouts = tuple[ArenaLayout, ...]
 
@@ -31,6 +38,8 @@ class NodeArenas:
         self._lock = JobLock(job, folder)
         self._turn = threading.Lock()
         """Arenas are made beside the agent's loop: that may take a while."""
+        for path in staging_of(job, folder):
+            path.unlink(missing_ok=True)  # whose workers ended with the agent before this one
         found, complaints = adopt(job, folder)
         for line in complaints:
             log.warning("%s", line)
@@ -42,6 +51,9 @@ class NodeArenas:
             self._forget_lost()
             paths = [self._make(layout) for layout in layouts]
         return paths[0]
+
+    def path_of(self, layout: ArenaLayout) -> Path:
+        return self._folder / arena_name(self._job, layout)
 
     def _forget_lost(self) -> None:
         """Whose file was removed by another process: its memory cannot be reached any more."""
@@ -59,13 +71,17 @@ class NodeArenas:
         return self._folder / name
 
     def held(self) -> tuple[HeldArena, ...]:
-        return tuple(_held(arena) for arena in list(self._arenas.values()) if has_name(arena.fd))
+        return tuple(
+            _held(arena)
+            for arena in list(self._arenas.values())
+            if has_name(arena.fd) and not arena.layout.is_staging
+        )
 
     def hold(self, plan: str, versions: Collection[Version]) -> bool:
         """Keep these of the node's own workers, and let go of others. Does it keep copies, too?"""
         found = [arena for arena in self._arenas.values() if arena.layout.plan == plan]
         for arena in found:
-            if not arena.layout.is_copy:
+            if not arena.layout.is_copy and not arena.layout.is_staging:
                 arena.hold(versions)
         return any(arena.layout.is_copy for arena in found)
 
@@ -88,7 +104,7 @@ class NodeArenas:
 
     def lose(self) -> None:
         """The memory of this node is gone."""
-        for path in files_of(self._job, self._folder):
+        for path in (*files_of(self._job, self._folder), *staging_of(self._job, self._folder)):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:

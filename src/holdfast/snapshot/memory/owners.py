@@ -1,13 +1,14 @@
 """Who owns the arenas of a node, and when their memory may be given back.
 
 The agent makes the arenas of its job and its death leaves them in place, for its successor to
-`adopt`. So that memory is not lost for ever when no successor comes, the start of a job removes
+`adopt`. So that memory is not lost for ever when no successor comes, `holdfast clean` removes
 what is *provably* dead: the owner's process is gone (its id and its start, since ids are used
 again), and no process holds the job's lock. Every process of a job that wants the memory kept holds
 that lock, shared; the kernel lets go of it when the process ends, however it ends.
 
     holdfast-<job>-<worker>~<plan>          a worker's arena, under one plan
     holdfast-<job>-<worker>@<node>~<plan>   the copy of it that <node> keeps
+    holdfast-<job>-<worker>~<plan>.staging  what light versions of it are made from
     holdfast-<job>.lock                     the job's lock on this node
 """
 
@@ -26,6 +27,7 @@ from holdfast.snapshot.memory.arena_file import process_start, read_owner
 PREFIX = "holdfast-"
 _LOCK = ".lock"
 _PARTIAL = ".part"
+STAGING = ".staging"
 _JOB = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -34,7 +36,7 @@ def arena_name(job: str, layout: ArenaLayout) -> str:
     check_job(job)
     keeper = f"@{layout.node}" if layout.is_copy else ""
     plan = f"~{layout.plan[:8]}" if layout.plan else ""
-    return f"{PREFIX}{job}-{layout.worker}{keeper}{plan}"
+    return f"{PREFIX}{job}-{layout.worker}{keeper}{plan}{STAGING if layout.is_staging else ''}"
 
 
 def check_job(job: str) -> None:
@@ -45,10 +47,14 @@ def check_job(job: str) -> None:
 class JobLock:
     """Held by every process of a job on this node; a context manager."""
 
-    def __init__(self, job: str, folder: Path = SHARED_MEMORY) -> None:
+    def __init__(self, job: str, folder: Path = SHARED_MEMORY, *, note: str = "") -> None:
+        """`note`: for people, kept in the file: the directory of the run."""
         check_job(job)
         self.path = folder / f"{PREFIX}{job}{_LOCK}"
         self._fd = _lock(self.path, fcntl.LOCK_SH)
+        if note:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, note.encode(), 0)
 
     def release(self) -> None:
         if self._fd >= 0:
@@ -86,9 +92,14 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def files_of(job: str, folder: Path = SHARED_MEMORY) -> list[Path]:
-    """The arenas of a job on this node."""
+    """The arenas of a job on this node that hold versions."""
     found = (path for path in sorted(folder.iterdir()) if _job_of(path) == job)
-    return [path for path in found if path.suffix not in (_LOCK, _PARTIAL)]
+    return [path for path in found if path.suffix not in (_LOCK, _PARTIAL, STAGING)]
+
+
+def staging_of(job: str, folder: Path = SHARED_MEMORY) -> list[Path]:
+    """What versions of a job are made from on this node."""
+    return [path for path in names_of(job, folder) if path.suffix == STAGING]
 
 
 def jobs_in(folder: Path = SHARED_MEMORY) -> list[str]:
@@ -123,29 +134,59 @@ def adopt(job: str, folder: Path = SHARED_MEMORY) -> tuple[list[Arena], list[str
 
 def remove(job: str, folder: Path = SHARED_MEMORY) -> list[str]:
     """The job has ended: its names go, the memory with the last process that maps it."""
-    return _unlink(path for path in sorted(folder.iterdir()) if _job_of(path) == job)
+    return _unlink(iter(names_of(job, folder)))
 
 
-def clean(folder: Path = SHARED_MEMORY, spare: Collection[str] = ()) -> list[str]:
-    """Remove what provably dead jobs left, except of those named; the names removed."""
+def clean(
+    folder: Path = SHARED_MEMORY,
+    spare: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> list[str]:
+    """Remove what provably dead jobs left, except of those named, or only of those; the names
+    removed.
+    """
     removed: list[str] = []
-    for job in jobs_in(folder):
+    for job in jobs_in(folder) if only is None else only:
         if job not in spare:
-            removed += _clean_job(job, folder)
+            with _locked_if_dead(job, folder) as is_locked:
+                removed += remove(job, folder) if is_locked else []
     return removed
 
 
-def _clean_job(job: str, folder: Path) -> list[str]:
+def is_dead(job: str, folder: Path = SHARED_MEMORY) -> bool:
+    """Provably: no process holds its lock, and the owners of its memory are gone."""
+    with _locked_if_dead(job, folder) as is_locked:
+        return is_locked
+
+
+@contextlib.contextmanager
+def _locked_if_dead(job: str, folder: Path) -> Iterator[bool]:
+    path = folder / f"{PREFIX}{job}{_LOCK}"
+    was_there = path.exists()
     try:
-        fd = _lock(folder / f"{PREFIX}{job}{_LOCK}", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fd = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return []
+        yield False
+        return
     try:
-        if any(_path_is_owned(path) for path in files_of(job, folder)):
-            return []
-        return remove(job, folder)
+        yield not any(_path_is_owned(path) for path in files_of(job, folder))
     finally:
+        if not was_there:
+            path.unlink(missing_ok=True)
         os.close(fd)
+
+
+def note_of(job: str, folder: Path = SHARED_MEMORY) -> str:
+    """What its processes have said of it; empty: nothing."""
+    try:
+        return (folder / f"{PREFIX}{job}{_LOCK}").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def names_of(job: str, folder: Path = SHARED_MEMORY) -> list[Path]:
+    """All that a job has there: arenas, those that were being made, and its lock."""
+    return [path for path in sorted(folder.iterdir()) if _job_of(path) == job]
 
 
 def _path_is_owned(path: Path) -> bool:
