@@ -1,8 +1,13 @@
-"""The agreement that ends a healthy step: one small all-reduce over all workers.
+"""The agreement that ends a healthy step: one small sum over all workers.
 
 A worker enters it when all its buckets are reduced, and it ends nowhere before all have entered. So
 if it ended anywhere, every worker holds all its reduced gradients: when one applies the step, all
 others can roll forward to it, whatever breaks now.
+
+Few workers add up in one group. Many do in a tree (`plan/agreement_tree.py`): every group adds up,
+its first member goes on with the sum in the group above, and the result comes back the same way,
+added to zeros. A group gets it from its first member, which has it when the group above has ended;
+so here, too, it ends nowhere before all have entered, and all get the same bits.
 
 It carries one slot per unit for the gradient norm, the loss, the token count and a few flags. Each
 value is entered by exactly one worker and all get the same bits back, so the scalars that enter the
@@ -14,7 +19,7 @@ All numbers are the same if and only if their squares add up to the square of th
 count, so a sum is enough to see it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
@@ -50,9 +55,32 @@ class Agreed:
     """All are ready for this change, which begins after this step; 0 = none."""
 
 
+class AgreementTree:
+    """The groups of one worker, from its leaf up: of all but the last it is the first member."""
+
+    def __init__(self, groups: Sequence[LiveGroup], size: int, *, has_root: bool = True) -> None:
+        """`size`: of all workers together. `has_root`: the last group is above all others."""
+        self.groups, self.size, self._has_root = groups, size, has_root
+
+    def add_up(self, vector: Tensor, entered: Callable[[], object] | None = None) -> None:
+        """`vector` becomes the sum over all workers. `entered`: this one is in, and does not know
+        yet what comes out.
+        """
+        *led, last = self.groups
+        for number, group in enumerate(self.groups):
+            pending = group.all_reduce_async(vector)
+            if number == 0 and entered is not None:
+                entered()
+            pending.wait()
+        if not self._has_root:
+            last.all_reduce_async(vector.zero_()).wait()
+        for group in reversed(led):
+            group.all_reduce_async(vector).wait()
+
+
 def agree(
     ballot: Ballot,
-    everyone: LiveGroup | None,
+    everyone: AgreementTree | None,
     clip_norm: float | None,
     *,
     step: int,
@@ -60,7 +88,7 @@ def agree(
     rate_factor: float = 1.0,
     entered: Callable[[], object] | None = None,
 ) -> Agreed:
-    """`entered` is called when this worker is in, and does not know yet what comes out."""
+    """`entered`: see `AgreementTree.add_up`."""
     num_units = ballot.squares.numel()
     vector = torch.zeros(num_units + _NUM_EXTRA, dtype=torch.float64)
     vector[:num_units] = ballot.squares
@@ -69,10 +97,7 @@ def agree(
     count = 1
     if everyone is not None:
         count = everyone.size
-        pending = everyone.all_reduce_async(vector)
-        if entered is not None:
-            entered()
-        pending.wait()
+        everyone.add_up(vector, entered)
     slots: list[float] = vector.tolist()
     squares, (loss_sum, tokens, stop, ready, ready_squares) = slots[:num_units], slots[num_units:]
     outcome = _outcome(squares, loss_sum, int(tokens), clip_norm, step, epoch, rate_factor)

@@ -5,7 +5,7 @@ the time of the switch, so nothing moves then; whatever else the new plan needs 
 between the two steps, over one group of all workers concerned.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,11 +13,13 @@ import msgspec
 from holdfast.control.order import Order
 from holdfast.engine.background import Background
 from holdfast.engine.epoch import LiveEpoch
-from holdfast.engine.feed import Feeder, fed_pieces
+from holdfast.engine.feed import Feeder
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.engine.state import TensorState
+from holdfast.plan.feeding import given_pieces
 from holdfast.plan.plan import Plan
+from holdfast.plan.transfer_rounds import in_rounds
 from holdfast.plan.transition import Transition, plan_transition
 
 FeedGroups = dict[str, LiveGroup]
@@ -93,7 +95,7 @@ def prepare_change(
     number, worker = order.number, communicator.worker
     fed = [joiner.name for joiner in order.joiners]
     transition = plan_transition(before.plan, plan)
-    moves = tuple(move for move in transition.moves if move.target not in fed)
+    moves = in_rounds([move for move in transition.moves if move.target not in fed])
     transition = msgspec.structs.replace(transition, moves=moves)
     concerned = dict.fromkeys((*before.plan.workers, *plan.workers))
     members = tuple(name for name in concerned if name not in fed)
@@ -129,19 +131,20 @@ def start_feeds(
         return []
     worker, links = communicator.worker, {}
     for joiner in sorted(order.joiners, key=lambda joiner: joiner.name):
-        if worker in joiner.sources.values():
+        if worker in joiner.feeders:
             link = communicator.make("feed", (worker, joiner.name), order.number)
             links[joiner.name] = (joiner, link)
     return [
         Feeder(
             link,
             name,
-            {u: p for u, p in fed_pieces(plan, name).items() if joiner.sources[u] == worker},
+            given_pieces(plan, name, joiner.sources).get(worker, {}),
             giving.state,
             lock=giving.lock,
             where=giving.where,
             lineage=order.lineage,
             delay_ms=giving.delay_ms,
+            announces=order.from_memory,
         )
         for name, (joiner, link) in links.items()
     ]
@@ -149,12 +152,11 @@ def start_feeds(
 
 def join_links(communicator: Communicator, order: Order, joiner: str) -> Background[FeedGroups]:
     """A joiner's links to its sources."""
-    sources: Mapping[int, str] = next(j.sources for j in order.joiners if j.name == joiner)
+    sources = next(j.feeders for j in order.joiners if j.name == joiner)
 
     def make() -> FeedGroups:
         return {
-            source: communicator.make("feed", (source, joiner), order.number)
-            for source in sorted(set(sources.values()))
+            source: communicator.make("feed", (source, joiner), order.number) for source in sources
         }
 
     return Background(f"feeds of epoch {order.number}", make)

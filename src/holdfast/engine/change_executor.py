@@ -8,6 +8,7 @@ at the switch; it takes part from the next step on.
 import time
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from holdfast.control.order import Order
@@ -15,6 +16,7 @@ from holdfast.control.report import Outcome
 from holdfast.control.worker_commands import ChangeFailed, Entered
 from holdfast.control.worker_reports import ChangeReport
 from holdfast.engine.background import Background
+from holdfast.engine.bulk import Memory
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import Giving, PendingChange, join_links, prepare_change
 from holdfast.engine.epoch import LiveEpoch, same_seats
@@ -23,6 +25,7 @@ from holdfast.engine.movement import carry_out
 from holdfast.engine.state import fresh_slices
 from holdfast.engine.worker_parts import WorkerParts
 from holdfast.errors import InternalError
+from holdfast.plan.feeding import given_pieces
 from holdfast.plan.plan import Plan
 
 
@@ -154,7 +157,10 @@ class _FedJoin:
         parts.before = None
         parts.enter(epoch)
         parts.groups.close_aside(list(self._linking.result().values()))
-        report = _report(epoch, catch_up.version, catch_up.bytes_received, self._start)
+        report = msgspec.structs.replace(
+            _report(epoch, catch_up.version, catch_up.bytes_received, self._start),
+            bytes_from_memory=catch_up.bytes_from_memory,
+        )
         return Entered(number, catch_up.version, catch_up.outcome), report
 
     def _build(self) -> Background[Mesh]:
@@ -166,7 +172,11 @@ class _FedJoin:
             return None
         links, optimizer = self._linking.result(), self._parts.config.optimizer
         self._parts.hooks.phase("join", 0)
-        self._catch_up = CatchUp(self._state, links, optimizer, self._order.lineage)
+        joiner = next(j for j in self._order.joiners if j.name == self._parts.worker)
+        pieces = given_pieces(self._plan, joiner.name, joiner.sources)
+        snapshots = self._parts.snapshots
+        memory = Memory(snapshots.options, joiner.name) if snapshots is not None else None
+        self._catch_up = CatchUp(self._state, links, pieces, optimizer, self._order.lineage, memory)
         return self._catch_up
 
     def close(self, why: str) -> None:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from holdfast.control.order import Share
 from holdfast.control.report import LOSS_ADDEND, Addend, Slot
-from holdfast.control.resolve import slot_adders
-from holdfast.engine.state import TensorState, local_index
-from holdfast.plan.exchanges import Exchange, plan_exchanges, restrict
+from holdfast.engine.state import TensorState
+from holdfast.plan.exchanges import Exchange, plan_exchanges, restrict, slot_adders
 from holdfast.plan.plan import Plan
 
 GivenPart = Literal["sum", "result", "nothing", "none needed"]
@@ -27,7 +26,7 @@ Losses = dict[int, tuple[Tensor, int]]
 
 
 class Slots:
-    """The slots a worker holds, and what its units add to them."""
+    """The slots that a worker's units add to; most of them it also holds."""
 
     def __init__(self, state: TensorState, base: Plan, workers: Collection[str]) -> None:
         """`base` numbers them; `workers` are those who take part."""
@@ -35,7 +34,7 @@ class Slots:
             (unit, number): exchange
             for unit, found in enumerate(restrict(plan_exchanges(base), workers))
             for number, exchange in enumerate(found)
-            if state.worker in exchange.members
+            if state.worker in exchange.adders
         }
         adders = slot_adders(base)
         self.addends: dict[int, tuple[Addend, ...]] = {
@@ -44,8 +43,15 @@ class Slots:
         }
         """Unit -> the addends that its gradients go into."""
 
-    def of_unit(self, unit: int) -> list[tuple[Slot, Exchange]]:
-        return [(slot, found) for slot, found in self.exchanges.items() if slot[0] == unit]
+        self._worker = state.worker
+
+    def held(self, unit: int) -> list[tuple[Slot, Exchange]]:
+        """Of a unit, the slots whose result this worker needs."""
+        return [
+            (slot, found)
+            for slot, found in self.exchanges.items()
+            if slot[0] == unit and self._worker in found.members
+        ]
 
 
 class Completion:
@@ -72,12 +78,10 @@ class Completion:
                     piece.zero_()
 
     def _pieces(self, slot: Slot) -> list[Tensor]:
-        """Where the slot's gradients lie."""
+        """Where the slot's local sums lie."""
         bucket = self._state.buckets[slot[0]]
-        return [
-            bucket.gradient(piece.tensor)[local_index(bucket.slices[piece.tensor].box, piece.box)]
-            for piece in self._slots.exchanges[slot].pieces
-        ]
+        pieces = self._slots.exchanges[slot].pieces
+        return [bucket.local_sum(piece.tensor, piece.box) for piece in pieces]
 
     def contribution(self, slot: Slot) -> GivenPart:
         if slot in self.share.done:

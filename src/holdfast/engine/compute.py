@@ -9,11 +9,12 @@ What is kept between forward and backward of a micro-batch on a stage is a list 
 output). With recomputation only the first input is kept, and the list is made again.
 
 Every unit's computation may call the tensor group, through code that is not ours (the model's and
-torch's). A group that breaks in there comes out as `GroupBroken`, whatever that code makes of it.
+torch's). A group that breaks in there comes out as `GroupBroken`, whatever that code makes of it;
+looked for once per pass, since what is done per unit is paid for in every step.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,10 +22,12 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from holdfast.engine.data import MicroBatch
+from holdfast.engine.boundary import Boundary, detached, gradients, leaves, parts, with_gradient
+from holdfast.engine.data import Documents, MicroBatch
 from holdfast.engine.groups import group_errors_unwrapped
-from holdfast.engine.measure import Stopwatch
+from holdfast.engine.measure import Pace, Stopwatch
 from holdfast.engine.random import Numbers
+from holdfast.engine.sharding import Gathers
 from holdfast.engine.tensor_parallel import TensorGroup
 from holdfast.engine.unit_module import Call, UnitModule
 from holdfast.errors import invariant
@@ -44,8 +47,8 @@ class _Passed:
     """One unit's share in a micro-batch, between its forward and its backward."""
 
     unit: int
-    entry: Tensor
-    exit: Tensor
+    entry: Boundary
+    exit: Boundary
     weights: list[dict[str, Any]] | None = None
     """What the weight part of a split backward pass still needs."""
 
@@ -55,10 +58,11 @@ class _Kept:
     """A micro-batch on a stage, between its forward and its backward."""
 
     hop: Hop
-    entry: Tensor
+    entry: Boundary
     call: Call
+    numbers: Numbers
     passed: list[_Passed] = field(default_factory=list)
-    seed: Tensor | None = None
+    seed: Boundary | None = None
 
 
 class Computation:
@@ -73,21 +77,32 @@ class Computation:
         recompute: bool,
         seed: int,
         stopwatch: Stopwatch,
+        pace: Pace | None = None,
+        gathers: Gathers | None = None,
     ) -> None:
         self._units, self._groups, self._num_units = units, groups, num_units
         self._recompute, self._seed = recompute, seed
-        self._stopwatch = stopwatch
+        self._stopwatch, self.pace = stopwatch, pace or Pace()
+        self._gathers = gathers
         self._kept: dict[tuple[str, int], _Kept] = {}
         self.losses: dict[int, Tensor] = {}
         """Loss sums of the micro-batches that ended here."""
 
+    @group_errors_unwrapped()
     def forward(
-        self, hop: Hop, step: int, micro_batch: int, entry: Tensor, batch: MicroBatch | None
-    ) -> Tensor:
+        self,
+        hop: Hop,
+        step: int,
+        micro_batch: int,
+        entry: Boundary,
+        batch: MicroBatch | None,
+        documents: Documents | None = None,
+    ) -> Boundary:
         """Through the units of a hop. `batch` is needed where the route ends."""
         targets = batch.targets if batch is not None else None
         numbers = Numbers(self._seed, step, micro_batch)
-        kept = _Kept(hop, entry, Call(self._groups[hop.stage], targets, numbers))
+        call = Call(self._groups[hop.stage], targets, numbers, documents)
+        kept = _Kept(hop, entry, call, numbers)
         if self._recompute:
             with torch.no_grad():
                 result = self._run(kept, remember=False)
@@ -95,69 +110,97 @@ class Computation:
             result = self._run(kept, remember=True)
         self._kept[hop.stage, micro_batch] = kept
         if hop.stop == self._num_units:
-            self.losses[micro_batch] = result.detach()
-        return result.detach()
+            (self.losses[micro_batch],) = parts(detached(result))
+        return detached(result)
 
+    @group_errors_unwrapped()
     def recompute(self, stage: str, micro_batch: int) -> None:
         self._run(self._kept[stage, micro_batch], remember=True)
 
-    def _run(self, kept: _Kept, *, remember: bool) -> Tensor:
+    def _run(self, kept: _Kept, *, remember: bool) -> Boundary:
         x = kept.entry
+        self._begin("forward", kept)
         for unit in range(kept.hop.first, kept.hop.stop):
             if remember:
-                x = x.detach()
-                x.requires_grad_(x.is_floating_point())
-            with self._computing("forward", unit):
-                y: Tensor = self._units[unit](x, kept.call)
+                x = leaves(x, self._units[unit].entry_has_gradient)
+            with self._using(unit), self._timed("forward", unit):
+                y: Boundary = self._units[unit](x, kept.call)
             if remember:
                 kept.passed.append(_Passed(unit, x, y))
             x = y
+        self.pace.end(kept.hop.stage)
         return x
 
+    @group_errors_unwrapped()
     def backward(
-        self, stage: str, micro_batch: int, grad: Tensor | None, adding: Adding
-    ) -> Tensor | None:
+        self, stage: str, micro_batch: int, grad: Boundary | None, adding: Adding
+    ) -> Boundary | None:
         """The whole backward pass; the gradient for the stage before, if there is one."""
         kept = self._kept.pop((stage, micro_batch))
+        self._begin("backward", kept)
         for passed in reversed(kept.passed):
             adding.begin(passed.unit)
-            with self._computing("backward", passed.unit):
-                torch.autograd.backward(passed.exit, grad)
-            grad = passed.entry.grad
+            with self._using(passed.unit), self._timed("backward", passed.unit):
+                torch.autograd.backward(with_gradient(passed.exit), grad)
+            grad = gradients(passed.entry)
             adding.end(passed.unit)
+        self.pace.end(stage)
         return grad
 
-    def backward_input(self, stage: str, micro_batch: int, grad: Tensor | None) -> Tensor | None:
+    @group_errors_unwrapped()
+    def backward_input(
+        self, stage: str, micro_batch: int, grad: Boundary | None
+    ) -> Boundary | None:
         """Only the gradients that others wait for; `backward_weight` must follow."""
         kept = self._kept[stage, micro_batch]
+        self._begin("backward_input", kept)
         for passed in reversed(kept.passed):
-            if not passed.entry.requires_grad:
+            entries = with_gradient(passed.entry)
+            if not entries:
                 kept.seed = grad  # tokens have no gradient: all of this unit's work is for weights
-                return None
-            with self._computing("backward_input", passed.unit):
+                grad = None
+                break
+            with self._using(passed.unit), self._timed("backward_input", passed.unit):
                 # A list of one None would not mean "one"; a scalar loss needs its own seed.
-                seeds = [torch.ones_like(passed.exit) if grad is None else grad]
+                exits = with_gradient(passed.exit)
+                seeds = [torch.ones_like(exits[0])] if grad is None else list(parts(grad))
                 _, passed.weights = stage_backward_input(
-                    [passed.exit], seeds, [passed.entry], self._weights(passed.unit)
+                    exits, seeds, entries, self._weights(passed.unit)
                 )
-            grad = passed.entry.grad
+            grad = gradients(passed.entry)
+        self.pace.end(stage)
         return grad
 
+    @group_errors_unwrapped()
     def backward_weight(self, stage: str, micro_batch: int, adding: Adding) -> None:
         kept = self._kept.pop((stage, micro_batch))
+        self._begin("backward_weight", kept)
         for passed in reversed(kept.passed):
             adding.begin(passed.unit)
-            with self._computing("backward_weight", passed.unit):
+            with self._using(passed.unit), self._timed("backward_weight", passed.unit):
                 if passed.weights is None:
-                    torch.autograd.backward(passed.exit, kept.seed)
+                    torch.autograd.backward(with_gradient(passed.exit), kept.seed)
                 else:
                     stage_backward_weight(self._weights(passed.unit), passed.weights)
             adding.end(passed.unit)
+        self.pace.end(stage)
 
     @contextmanager
-    def _computing(self, what: str, unit: int) -> Iterator[None]:
-        with group_errors_unwrapped(), self._stopwatch.unit(what, unit):
+    def _using(self, unit: int) -> Iterator[None]:
+        """A unit whose parameters are cut over a shard group is gathered meanwhile."""
+        if self._gathers is None:
             yield
+            return
+        self._gathers.need(unit)
+        yield
+        self._gathers.used(unit)
+
+    def _timed(self, what: str, unit: int) -> AbstractContextManager[None]:
+        return self._stopwatch.unit(what, unit, self.pace)
+
+    def _begin(self, what: str, kept: _Kept) -> None:
+        numbers, units = kept.numbers, range(kept.hop.first, kept.hop.stop)
+        self.pace.begin(what, units, numbers.step, numbers.micro_batch)
 
     def _weights(self, unit: int) -> Any:
         return iter(self._units[unit].parameters())

@@ -11,10 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.detect.facts import Workload, workload_of
 from holdfast.engine.random import Permutation, stream, word, words
 from holdfast.engine.tensor_parallel import IGNORED
 from holdfast.engine.token_file import open_tokens
 from holdfast.errors import HoldfastError
+
+Documents = tuple[tuple[int, ...], ...]
+"""Lengths of the documents in every row of a micro-batch."""
 
 
 class MicroBatch(NamedTuple):
@@ -47,6 +51,12 @@ class DataSource(Protocol):
     def shape(self, step: int, index: int) -> tuple[int, int]:
         """(rows, length) of a micro-batch, without making it."""
 
+    def workload(self, step: int, index: int) -> Workload:
+        """What makes it heavy or light, without making it."""
+
+    def documents(self, step: int, index: int) -> Documents | None:
+        """Inside which attention looks; None: a row is one."""
+
 
 class SyntheticTask:
     """Mostly predictable text over an alphabet of `vocab` tokens.
@@ -77,6 +87,13 @@ class SyntheticTask:
         choices = self.seq_len - self.shortest + 1
         draw = word(stream(self.seed, "length", step, index), 0) % choices
         return self.rows, self.shortest + draw
+
+    def workload(self, step: int, index: int) -> Workload:
+        rows, length = self.shape(step, index)
+        return workload_of([length] * rows)
+
+    def documents(self, step: int, index: int) -> None:
+        return None
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
         _, length = self.shape(step, index)
@@ -137,6 +154,12 @@ class TokenFile:
 
     def shape(self, step: int, index: int) -> tuple[int, int]:
         return self.rows, self.seq_len
+
+    def workload(self, step: int, index: int) -> Workload:
+        return workload_of([self.seq_len] * self.rows)
+
+    def documents(self, step: int, index: int) -> None:
+        return None
 
     def windows(self, step: int, index: int) -> list[int]:
         """Which windows the rows of a micro-batch are."""

@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 
 from holdfast.control.worker import WorkerMachine
+from holdfast.control.worker_reports import StepTimes
+from holdfast.detect.meter import StepMeter
+from holdfast.engine.boundary import BoundaryTensor, PlanBoundaries
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource
+from holdfast.engine.emulated_device import EmulatedDevice, EmulatedPace
+from holdfast.engine.emulation import Emulation
 from holdfast.engine.exchange import Messages
 from holdfast.engine.interpreter import EpochParts, Hooks, Interpreter, StepContext
 from holdfast.engine.measure import Stopwatch
@@ -18,12 +23,16 @@ from holdfast.engine.movement import digest
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reduction import Reduction
-from holdfast.engine.state import KINDS, Slice, TensorState, build_state
+from holdfast.engine.shard_plan import plan_gathers, plan_scatters
+from holdfast.engine.sharding import Gathers
+from holdfast.engine.state import Slice, TensorState, build_state, pack
+from holdfast.engine.step_times import step_times, step_workloads
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.engine.unit_module import UnitModule, UnitPlacement
 from holdfast.engine.warm_up import warm_up
+from holdfast.engine.whole_tensors import whole_tensors
 from holdfast.plan.action_lists import lower
-from holdfast.plan.actions import Action
+from holdfast.plan.actions import SHARDING, Action
 from holdfast.plan.exchanges import plan_exchanges
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
@@ -35,6 +44,11 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     seed: int = 0
     dtype: str = "float32"
+    """Of parameters as they are kept, and of gradients."""
+    compute_dtype: str = ""
+    """Of what units compute with; empty = the same."""
+    reduce_dtype: str = ""
+    """Of gradients while they are summed over workers; empty = the same."""
     device: str = "cpu"
     backend: str = "gloo"
     host: str = "127.0.0.1"
@@ -48,14 +62,17 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
     resume: str = ""
     """A folder of checkpoints; a start at a later step than 0 takes its state from there."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    emulation: Emulation | None = None
+    """Devices and links of another kind than those there are."""
 
 
 class Model(Protocol):
     """What the engine asks of a model."""
 
-    @property
-    def width(self) -> int:
-        """Of the hidden state between stages."""
+    def boundary(
+        self, unit: int, rows: int, length: int, dtype: torch.dtype
+    ) -> tuple[BoundaryTensor, ...]:
+        """What a unit hands to the next one, for a micro-batch of this shape."""
 
     def build_unit(self, number: int, place: UnitPlacement) -> UnitModule: ...
 
@@ -88,17 +105,17 @@ class LiveEpoch:
 
 
 def checksums(worker: str, epoch: LiveEpoch) -> dict[str, int]:
-    """Of every piece that several workers hold, parameters and moments: equal on all of them."""
+    """Of every piece that several workers hold, all kinds of state: equal on all of them."""
     sums: dict[str, int] = {}
     for unit, exchanges in enumerate(plan_exchanges(epoch.plan)):
         for number, exchange in enumerate(exchanges):
             if worker in exchange.members and len(exchange.members) > 1:
                 parts = [
-                    epoch.slices[piece.tensor].part(kind, piece.box).reshape(-1)
+                    part
                     for piece in exchange.pieces
-                    for kind in KINDS
+                    for part in epoch.slices[piece.tensor].parts(piece.box)
                 ]
-                sums[f"{unit}/{number}"] = digest(torch.cat(parts))
+                sums[f"{unit}/{number}"] = digest(pack(parts))
     return sums
 
 
@@ -113,11 +130,14 @@ class EpochBuilder:
         data: DataSource,
         config: TrainerConfig,
         hooks: Hooks,
+        emulated: EmulatedDevice | None = None,
     ) -> None:
+        self._emulated = emulated
         self.worker = machine.position.member.name
         self.model, self._data, self._config = model, data, config
-        self.dtype, self.device = DTYPES[config.dtype], torch.device(config.device)
-        self.stopwatch = Stopwatch(self.device)
+        self.dtype = DTYPES[config.compute_dtype or config.dtype]
+        self.device = torch.device(config.device)
+        self.stopwatch, self.meter = Stopwatch(self.device), StepMeter(self.worker)
         self._context = StepContext(
             machine, data, self.stopwatch, config.optimizer.clip_limit, hooks
         )
@@ -146,13 +166,34 @@ class EpochBuilder:
         self, epoch: LiveEpoch, completion: Completion, slots: Slots, num_updates: int
     ) -> None:
         """The same for the rest of a broken step; `build` follows it."""
-        share = completion.share
+        share, whole = completion.share, self._actions(epoch.plan)
+        # Shard ranks run different numbers of micro-batches again: all units stay gathered.
+        asked = dict.fromkeys(action for action in whole if action.kind == "UNSHARD")
         actions = [
-            action
-            for action in self._actions(epoch.plan)
-            if action.kind in ("REDUCE", "AGREE", "STEP") or action.number in share.micro_batches
+            *asked,
+            *(
+                action
+                for action in whole
+                if action.kind in ("REDUCE", "AGREE", "STEP")
+                or (action.kind not in SHARDING and action.number in share.micro_batches)
+            ),
         ]
         self._build(epoch, actions, slots, num_updates, completion)
+
+    def begin_step(self) -> None:
+        """What was measured of a step that was broken off does not count."""
+        self.stopwatch.begin_step()
+        self.meter.report()
+
+    def take_times(self, plan: Plan, step: int) -> StepTimes:
+        """What was measured in the step that has ended."""
+        return step_times(
+            self.stopwatch.take_step(),
+            self.meter.report()[1],
+            workloads=step_workloads(plan, self.worker, self._data, step),
+            device=self.device,
+            is_emulated=self._emulated is not None,
+        )
 
     def prefetch(self, plan: Plan) -> None:
         """Work out a plan's actions before they are needed."""
@@ -162,7 +203,8 @@ class EpochBuilder:
         """What a first step takes longer than others is done before other workers wait for it."""
         self.prefetch(plan)
         if state.units:
-            warm_up(plan, state, self._data, self.model.width)
+            boundaries = PlanBoundaries(self.model, plan, self.dtype)
+            warm_up(plan, state, self._data, boundaries)
 
     def _actions(self, plan: Plan) -> list[Action]:
         known, actions = self._lowered
@@ -182,6 +224,7 @@ class EpochBuilder:
     ) -> None:
         plan, mesh, state = epoch.plan, epoch.mesh, epoch.state
         assert state is not None
+        groups = self._tensor_groups(plan, mesh)
         order = [action.number for action in actions if action.kind == "REDUCE"]
         epoch.reduction = Reduction(
             state,
@@ -190,27 +233,44 @@ class EpochBuilder:
             slots,
             reduced=self._context.machine.position.record.reduced,
             completion=completion,
+            meter=self.meter,
+            scatters=plan_scatters(state, mesh),
+            dtype=DTYPES[self._config.reduce_dtype or self._config.dtype],
         )
+        gathers = plan_gathers(state, mesh, actions)
         parts = EpochParts(
             epoch.number,
             plan,
             actions,
             state,
             slots,
-            self._computation(plan, mesh, state),
+            self._computation(plan, state, groups, gathers),
             self._messages(plan, mesh, actions),
             epoch.reduction,
-            SliceOptimizer(self._config.optimizer, state, num_updates),
-            mesh.everyone(),
+            SliceOptimizer(
+                self._config.optimizer, state, num_updates, whole_tensors(state, groups)
+            ),
+            mesh.everyone(self.worker),
             mesh.log,
             completion,
+            gathers,
         )
         epoch.interpreter = Interpreter(parts, self._context)
 
-    def _computation(self, plan: Plan, mesh: Mesh, state: TensorState) -> Computation:
-        groups: dict[str, TensorGroup] = {}
-        for stage, position in plan.seats[self.worker]:
-            groups[stage.name] = mesh.tensor_group(stage, position) or LocalGroup()
+    def _tensor_groups(self, plan: Plan, mesh: Mesh) -> dict[str, TensorGroup]:
+        """Of every stage that this worker fills."""
+        return {
+            stage.name: mesh.tensor_group(stage, position) or LocalGroup()
+            for stage, position in plan.seats[self.worker]
+        }
+
+    def _computation(
+        self,
+        plan: Plan,
+        state: TensorState,
+        groups: dict[str, TensorGroup],
+        gathers: Gathers | None,
+    ) -> Computation:
         return Computation(
             state.units,
             groups,
@@ -218,6 +278,8 @@ class EpochBuilder:
             recompute=plan.schedule.recompute,
             seed=self._config.seed,
             stopwatch=self.stopwatch,
+            pace=EmulatedPace(self._emulated, plan, groups) if self._emulated else None,
+            gathers=gathers,
         )
 
     def _messages(self, plan: Plan, mesh: Mesh, actions: list[Action]) -> Messages:
@@ -227,9 +289,9 @@ class EpochBuilder:
             mesh,
             actions,
             backend=self._config.backend,
-            width=self.model.width,
-            dtype=self.dtype,
+            boundaries=PlanBoundaries(self.model, plan, self.dtype),
             device=self.device,
+            meter=self.meter,
         )
 
 

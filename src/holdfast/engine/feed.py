@@ -3,11 +3,15 @@
 Between a source and a joiner there is a link of its own, outside all groups of the others. On it
 travels, in one order:
 
-    state    a unit's parameters and moments at a version. They are copied in one go, at memory
-             speed; only an optimizer step that wants to begin at that very moment waits for it.
+    state    what this source gives of a unit, all kinds of state, at a version. They are
+             copied in one go, at memory speed; only an optimizer step that wants to begin at that
+             very moment waits for it.
     result   the gradients of a step, as they were applied, and its outcome, for every unit given
              before it. Nothing is copied where training waits for it: the next step makes gradients
-             of its own, and these stay with the feed.
+             of its own, and these stay with the feed. Of tensors whose update needs more than a
+             slice, what the update has made of the pieces.
+    announce instead of state: the joiner takes that from snapshots in memory, at this version or a
+             later one, and the results from this version on follow
     switch   from the next step on, the joiner takes part
 
 So a unit once given stays current, however long its bytes were on the way. After each message the
@@ -33,11 +37,9 @@ from holdfast.control.joining import SourceFeed
 from holdfast.control.report import Outcome
 from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.engine.movement import digest
-from holdfast.engine.state import KINDS, TensorState, local_index
+from holdfast.engine.state import TensorState, local_index, num_bytes_of, pack
 from holdfast.errors import invariant
-from holdfast.plan.holders import HolderMap
-from holdfast.plan.plan import Plan
-from holdfast.plan.units import Box, box_size
+from holdfast.plan.feeding import Pieces
 
 HEADER_BYTES = 1024
 CHUNK_BYTES = 8 * 2**20
@@ -46,7 +48,10 @@ RESULTS_PER_STEP = 2
 MAX_QUEUED_BYTES = 4 * 2**30
 """Results that may wait for a slow joiner."""
 
-FeedKind = Literal["state", "result", "switch"]
+NOT_HELD, NOT_YET = -1, -2
+"""Answers of a joiner instead of a version: give it again; its state is not there yet."""
+
+FeedKind = Literal["state", "result", "announce", "switch"]
 
 
 class FeedHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,35 +83,21 @@ def chunks(flat: Tensor) -> list[Tensor]:
     return [flat[at : at + size] for at in range(0, flat.numel(), size)]
 
 
-Pieces = tuple[tuple[str, Box], ...]
+def state_of(state: TensorState, pieces: Pieces) -> list[Tensor]:
+    """All kinds of state of these pieces, as they lie here."""
+    return [part for tensor, box in pieces for part in state.slices[tensor.name].parts(box)]
 
 
-def fed_pieces(plan: Plan, joiner: str) -> dict[int, Pieces]:
-    """Per unit of the joiner, what it gets with it: (tensor, box), a tied tensor once."""
-    held = HolderMap(plan).slices(joiner)
-    units = [u for stage, _ in plan.seats[joiner] for u in range(stage.first, stage.stop)]
-    given: set[str] = set()
-    pieces: dict[int, Pieces] = {}
-    for unit in units:
-        names = [t.name for t in plan.units[unit].tensors if t.name not in given]
-        given.update(names)
-        pieces[unit] = tuple((name, held[name][0]) for name in names)
-    return pieces
-
-
-def state_of(state: TensorState, pieces: Pieces, out: Tensor | None = None) -> Tensor:
-    """A copy of parameters and moments, one behind the other."""
-    parts = [state.slices[name].part(kind, box) for name, box in pieces for kind in KINDS]
-    return torch.cat([part.reshape(-1) for part in parts], out=out)
-
-
-def gradients_of(state: TensorState, pieces: Pieces) -> list[Tensor]:
-    """Views, not copies."""
+def results_of(state: TensorState, pieces: Pieces) -> list[Tensor]:
+    """Of a step that was applied. Gradients are views, not copies; state goes on changing."""
     found: list[Tensor] = []
-    for name, box in pieces:
-        own = state.slices[name]
+    for tensor, box in pieces:
+        own = state.slices[tensor.name]
+        if not tensor.kept().by_slice:
+            found.extend(part.clone() for part in own.parts(box))
+            continue
         gradient = own.parameter.grad
-        invariant(gradient is not None, f"{name} has no gradient to give")
+        invariant(gradient is not None, f"{tensor.name} has no gradient to give")
         assert gradient is not None
         found.append(gradient[local_index(own.box, box)])
     return found
@@ -120,10 +111,10 @@ class Buffer:
     def __init__(self) -> None:
         self._memory: Tensor | None = None
 
-    def take(self, size: int, like: Tensor) -> Tensor:
-        """So many elements, which are not used any more when the next are taken."""
+    def take(self, size: int, device: torch.device | str = "cpu") -> Tensor:
+        """So many bytes, which are not used any more when the next are taken."""
         if self._memory is None or self._memory.numel() < size:
-            self._memory = torch.empty(size, dtype=like.dtype, device=like.device).zero_()
+            self._memory = torch.empty(size, dtype=torch.uint8, device=device).zero_()
         return self._memory[:size]
 
 
@@ -133,14 +124,13 @@ class _Message(msgspec.Struct):
 
     @property
     def num_bytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in self.parts)
+        return num_bytes_of(self.parts)
 
     def payload(self, buffer: Buffer) -> Tensor | None:
         """One part behind the other, in host memory."""
         if len(self.parts) <= 1:
-            return self.parts[0].reshape(-1).cpu() if self.parts else None
-        room = buffer.take(sum(part.numel() for part in self.parts), self.parts[0])
-        return torch.cat([part.reshape(-1) for part in self.parts], out=room).cpu()
+            return self.parts[0].reshape(-1).view(torch.uint8).cpu() if self.parts else None
+        return pack(self.parts, buffer.take(self.num_bytes, self.parts[0].device)).cpu()
 
 
 class Feeder:
@@ -157,15 +147,16 @@ class Feeder:
         where: Callable[[], tuple[int, int]],
         lineage: int,
         delay_ms: int = 0,
+        announces: bool = False,
     ) -> None:
         """`lock` is held while state changes; `where` says, under it, the version of the state and
-        how many updates it has had.
+        how many updates it has had; `announces`: the joiner is to look for it in snapshots first.
         """
         self.joiner, self.why_closed = joiner, ""
         self._group, self._state, self._lineage = group, state, lineage
         self._pieces = dict(pieces)
         self._feed = SourceFeed(joiner, self._pieces)
-        self._delay_ms = delay_ms
+        self._delay_ms, self._announces = delay_ms, announces
         self._buffer = Buffer()
         self._lock, self._where = lock, where
         self._queue: deque[_Message] = deque()
@@ -187,7 +178,7 @@ class Feeder:
             self._num_allowed = RESULTS_PER_STEP
             if units and self._feed.is_open:
                 parts = [
-                    part for unit in units for part in gradients_of(self._state, self._pieces[unit])
+                    part for unit in units for part in results_of(self._state, self._pieces[unit])
                 ]
                 self._put(
                     _Message(
@@ -232,12 +223,28 @@ class Feeder:
 
     def _run(self) -> None:
         try:
+            if self._announces:
+                self._send(self._announcement())
             while (message := self._next()) is not None:
                 self._send(message)
                 if message.header.kind == "switch":
                     return
         except GroupBroken as error:
             self.close(str(error))
+
+    def _announcement(self) -> _Message:
+        with self._lock:
+            version, num_updates = self._where()
+            with self._changed:
+                self._feed.announced(version)
+        header = FeedHeader(
+            kind="announce",
+            units=tuple(self._pieces),
+            version=version,
+            num_updates=num_updates,
+            lineage=self._lineage,
+        )
+        return _Message(header)
 
     def _next(self) -> _Message | None:
         """What waits, oldest first; else the next unit's state; None: the link is closed."""
@@ -271,13 +278,11 @@ class Feeder:
         """A unit as it is now. No step is applied meanwhile, so from here on its results follow it
         on the same link.
         """
-        pieces = self._pieces[unit]
-        example = next(iter(self._state.slices.values())).parameter
-        size = len(KINDS) * sum(box_size(box) for _, box in pieces)
-        room = self._buffer.take(size, example)
+        parts = state_of(self._state, self._pieces[unit])
+        room = self._buffer.take(num_bytes_of(parts), parts[0].device if parts else "cpu")
         with self._lock:
             version, num_updates = self._where()
-            payload = state_of(self._state, pieces, room)
+            payload = pack(parts, room)
             with self._changed:
                 if self._queue:
                     return None  # a step was applied just before: its results go first
@@ -309,8 +314,8 @@ class Feeder:
         held = torch.zeros(1, dtype=torch.int64)
         self._group.receive(held, self.joiner).wait()
         with self._changed:
-            for unit in header.units:
-                if int(held) < 0:
+            for unit in header.units if int(held) != NOT_YET else ():
+                if int(held) == NOT_HELD:
                     self._feed.refused(unit)
                 else:
                     self._feed.confirmed(unit, int(held))

@@ -5,8 +5,8 @@ from holdfast.plan.plan import Plan
 
 GroupKey = tuple[str, tuple[str, ...]]
 
-_USED = ("tensor", "reduce", "all", "link")
-"""Kinds the engine needs now; `unit` and `shard` groups are made by those who use them."""
+_USED = ("tensor", "shard", "scatter", "reduce", "all", "link")
+"""Kinds the engine needs now; `unit` groups are made by those who use them."""
 
 
 def link_key(source: str, target: str, backend: str) -> GroupKey:

@@ -13,7 +13,7 @@ stand in line behind its kernels.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,7 @@ from holdfast.engine.transport.nccl import NcclTransport
 from holdfast.engine.transport.transport import GroupConnection, Operation, ReduceOp, Transport
 from holdfast.errors import HoldfastError, invariant
 
-BULK = ("tensor", "reduce", "link")
+BULK = ("tensor", "shard", "scatter", "reduce", "link")
 """Kinds of groups that go over the transport of the device."""
 _GRACE_S = 0.05
 """How long an operation of a woken group may take to end before it is left behind."""
@@ -81,6 +81,9 @@ def find_group_error(error: BaseException) -> GroupBroken | None:
 class Pending:
     """An operation under way. It must be waited for once; the tensor must live until then."""
 
+    seconds: float | None = None
+    """What it takes, waits for its members left out; None: only a clock can tell."""
+
     def __init__(self, group: "LiveGroup", operation: Operation, what: str, peer: str = "") -> None:
         """`peer`: of a message; a collective has none."""
         self._group, self._operation, self._what, self._peer = group, operation, what, peer
@@ -99,6 +102,9 @@ class Pending:
         self._group.check(reason, self._what, self._peer)
         if not self._operation.is_done():
             self._group.log.add(self._operation)
+        if (overdue := self._group.log.overdue()) is not None:
+            reason = overdue.wait(self._group.is_given_up)
+            self._group.check(reason, f"an operation before: {self._what}")
 
 
 class LiveGroup:
@@ -129,6 +135,11 @@ class LiveGroup:
         return self._connection.device if self._connection is not None else torch.device("cpu")
 
     @property
+    def tells_times(self) -> bool:
+        """Do its operations say what they take?"""
+        return False
+
+    @property
     def is_one_way(self) -> bool:
         """Messages go from the first member to the second only."""
         return self.kind == "link" and self.device.type != "cpu"
@@ -139,6 +150,13 @@ class LiveGroup:
 
     def all_reduce_async(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
         return self._start("all-reduce", lambda live: live.all_reduce(tensor, op))
+
+    def gather_async(self, out: Tensor, tensor: Tensor) -> Pending:
+        return self._start("gather", lambda live: live.gather(out, tensor))
+
+    def scatter_async(self, out: Tensor, tensor: Tensor) -> Pending:
+        """`out`: this member's part of the sum."""
+        return self._start("scatter", lambda live: live.scatter(out, tensor))
 
     def send(self, tensor: Tensor, to: str) -> Pending:
         peer = self.members.index(to)
@@ -206,6 +224,10 @@ class LiveGroup:
         return f"{self.kind} group {short_list(self.members)}"
 
 
+GroupMaker = Callable[..., LiveGroup]
+"""With the arguments of `LiveGroup`."""
+
+
 class Communicator:
     """Makes this worker's groups."""
 
@@ -218,6 +240,7 @@ class Communicator:
         host: str,
         timeout_ms: int,
         device: torch.device | str = "cpu",
+        make_group: GroupMaker = LiveGroup,
     ) -> None:
         if backend not in ("gloo", "nccl"):
             raise HoldfastError(f"backend {backend!r} is unknown; known: gloo, nccl")
@@ -232,7 +255,9 @@ class Communicator:
             "host": host,
             "timeout_ms": timeout_ms,
             "device": device,
+            "make_group": make_group,
         }
+        self._make_group = make_group
         self._live: list[LiveGroup] = []
         self._before: list[LiveGroup] = []
         """Groups of the communicator that this one took over from."""
@@ -268,7 +293,7 @@ class Communicator:
         connection = None
         if len(members) > 1:
             connection = self._connect(kind, members, rank, epoch)
-        group = LiveGroup(kind, members, rank, connection, self.log)
+        group = self._make_group(kind, members, rank, connection, self.log)
         with self._lock:
             self._live.append(group)
         if self.woken:
@@ -328,6 +353,9 @@ class Communicator:
         with self._lock:
             gone = {id(group) for group in groups}
             self._live = [group for group in self._live if id(group) not in gone]
+        if not self.connects_beside_training:
+            for group in groups:
+                group.wake("the group is closed")  # side by side, see transport/nccl.py
         for group in groups:
             group.close()
 

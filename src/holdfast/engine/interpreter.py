@@ -17,19 +17,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from holdfast.control.report import LOSS_ADDEND, Addend, Outcome
 from holdfast.control.worker import WorkerMachine
-from holdfast.engine.agreement import Agreed, Ballot, agree
+from holdfast.engine.agreement import Agreed, AgreementTree, Ballot, agree
+from holdfast.engine.boundary import Boundary
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
 from holdfast.engine.data import DataSource, MicroBatch
 from holdfast.engine.exchange import BoundaryMessage, Messages
-from holdfast.engine.groups import LiveGroup
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.reduction import Reduction
+from holdfast.engine.sharding import Gathers
 from holdfast.engine.state import TensorState
 from holdfast.engine.transport.device_log import DeviceLog
 from holdfast.errors import InternalError
@@ -60,6 +59,8 @@ class Hooks:
     """Everything is reduced: is the pending change prepared, so that this step may end with it?"""
     after_apply: Callable[[Outcome], object] = _pass
     """A step has been agreed, and its gradients are still as they were reduced."""
+    reduced: Callable[[int, float], object] = _pass
+    """A unit whose exchange has ended, and when it was started (`time.perf_counter`)."""
     gaps: Gaps = field(default_factory=NoGaps)
     """What copies state while this thread waits."""
     state_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -90,10 +91,12 @@ class EpochParts:
     messages: Messages
     reduction: Reduction
     optimizer: SliceOptimizer
-    everyone: LiveGroup | None
+    everyone: AgreementTree | None
     device_log: DeviceLog = field(default_factory=DeviceLog)
     completion: Completion | None = None
     """Of a broken step, whose rest these parts are for."""
+    gathers: Gathers | None = None
+    """Of a worker with a shard axis."""
 
 
 class Interpreter:
@@ -110,9 +113,11 @@ class Interpreter:
         self._data, self._stopwatch = context.data, context.stopwatch
         self._clip_norm, self._hooks = context.clip_norm, context.hooks
         self._device_log = parts.device_log
+        self._gathers = parts.gathers
         self._noted: list[tuple[int, tuple[Addend, ...]]] = []
         """What was noted of this step, and the length of the device's log then."""
         self._reduction.on_launch = self._launched
+        self._reduction.on_land = context.hooks.reduced
         self._hops = {
             (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
         }
@@ -125,7 +130,7 @@ class Interpreter:
         self._num_adders = Counter(added)
         self._batches: dict[int, MicroBatch] = {}
         self._num_tokens: dict[int, int] = {}
-        self._made: dict[BoundaryMessage, Tensor] = {}
+        self._made: dict[BoundaryMessage, Boundary] = {}
         """Results that wait for their turn to be sent."""
         self.losses: Losses = {}
         """Of the step in flight, those that this worker reports."""
@@ -157,6 +162,8 @@ class Interpreter:
         self._num_launched = 0
         self._noted.clear()
         self._device_log.num_ended()
+        if self._gathers is not None:
+            self._gathers.begin()
         self._messages.begin(self._data, step)
         progress = self._hooks.progress
         for number, action in enumerate(self._actions):
@@ -165,6 +172,16 @@ class Interpreter:
         if self._agreed is None:
             raise InternalError("the action list has no AGREE")
         return self._agreed
+
+    @property
+    def actions(self) -> Sequence[Action]:
+        """What it does in a step, in this order."""
+        return self._actions
+
+    @property
+    def is_completing(self) -> bool:
+        """The rest of a broken step."""
+        return self._completion is not None
 
     def break_off(self) -> None:
         """A step was interrupted: note what it left half done."""
@@ -197,6 +214,10 @@ class Interpreter:
             self._messages.reached(action)
         elif kind == "REDUCE":
             self._reduction.mark_ready(action.number)
+        elif kind == "UNSHARD" and self._gathers is not None:
+            self._gathers.ask(action.number)
+        elif kind == "RESHARD" and self._gathers is not None:
+            self._gathers.release(action.number)
         elif kind == "AGREE":
             self._agree()
         elif kind == "STEP":
@@ -213,31 +234,41 @@ class Interpreter:
 
     def _compute(self, action: Action, number: int, step: int) -> None:
         """Forward or backward, and what it costs besides its units and its waiting."""
-        messages, stopwatch = self._messages, self._stopwatch
-        start, known = time.perf_counter(), messages.waited + stopwatch.spent
+        stopwatch = self._stopwatch
+        start, known = time.perf_counter(), self._accounted()
         if action.kind == "F":
             self._forward(action, step)
         else:
             self._backward(action, number)
         seconds = time.perf_counter() - start
-        stopwatch.add("action", seconds - (messages.waited + stopwatch.spent - known))
+        stopwatch.add("action", seconds - (self._accounted() - known))
+
+    def _accounted(self) -> float:
+        """Seconds since the start that are counted elsewhere."""
+        gathered = self._gathers.waited if self._gathers is not None else 0.0
+        return self._messages.waited + self._stopwatch.spent + gathered
 
     def _forward(self, action: Action, step: int) -> None:
         self._hooks.phase("forward", step)
         hop = self._hops[action.stage, action.number]
         batch = self._batch(step, action.number, hop)
-        entry = batch.tokens if hop.first == 0 and batch is not None else None
+        entry: Boundary | None = None
+        if hop.first == 0 and batch is not None:
+            entry = batch.tokens
         if entry is None:
             entry = self._take("F", action.stage, action.number)
-        result = self._computation.forward(hop, step, action.number, entry, batch)
+        documents = self._data.documents(step, action.number)
+        result = self._computation.forward(hop, step, action.number, entry, batch, documents)
         if hop.stop == len(self._plan.units) and action.stage in self._speaks:
             self._speak(action.number)
         after = self._next["F", action.stage, action.number]
         if after:
             self._pass_on("F", action, after, result)
 
-    def _take(self, what: str, stage: str, micro_batch: int) -> Tensor:
+    def _take(self, what: str, stage: str, micro_batch: int) -> Boundary:
         """A message, waited for; state may be copied meanwhile."""
+        if self._gathers is not None:
+            self._gathers.finish_before_waiting()
         self._hooks.gaps.waiting((what, stage, micro_batch))
         try:
             return self._messages.take(what, stage, micro_batch)
@@ -310,12 +341,12 @@ class Interpreter:
             if self._open[bucket] == 0:
                 self._reduction.mark_ready(bucket)
 
-    def _pass_on(self, what: str, action: Action, peer: str, tensor: Tensor) -> None:
+    def _pass_on(self, what: str, action: Action, peer: str, result: Boundary) -> None:
         stages = self._plan.stage_by_name
-        if stages[action.stage].workers == stages[peer].workers:
-            self._messages.keep(what, peer, action.number, tensor)
+        if self._plan.stay_local(stages[action.stage], stages[peer], action.number):
+            self._messages.keep(what, peer, action.number, result)
         else:
-            self._made[what, action.stage, action.number] = tensor
+            self._made[what, action.stage, action.number] = result
 
     def _launched(self) -> None:
         self._num_launched += 1
@@ -323,8 +354,11 @@ class Interpreter:
 
     def _agree(self) -> None:
         start = time.perf_counter()
+        if self._gathers is not None:
+            self._gathers.finish()
         self._messages.finish()
         self._reduction.finish()
+        self._optimizer.collect()
         middle = time.perf_counter()
         self._computation.finish()
         self._hooks.phase("reduced", self._step)
@@ -360,6 +394,7 @@ class Interpreter:
         start = time.perf_counter()
         if self._agreed is not None:
             self._finish_step(self._agreed.outcome)
+            self._computation.pace.updated()
         self._stopwatch.add("optimizer", time.perf_counter() - start)
 
     def _finish_step(self, outcome: Outcome) -> None:
@@ -370,8 +405,10 @@ class Interpreter:
             if outcome.applied:
                 self._optimizer.apply(outcome.step, outcome)
             self._machine.position.applied(outcome)
+            self._state.clear_sums()
             self._hooks.after_apply(outcome)
-        self._hooks.gaps.applied(outcome.step + 1)
+        if outcome.applied:  # otherwise nothing is new, and what is kept may be needed
+            self._hooks.gaps.applied(outcome.step + 1)
         self._hooks.phase("applied", outcome.step)
 
 
@@ -396,4 +433,8 @@ def _neighbours(plan: Plan) -> dict[tuple[str, str, int], str]:
 
 def _speaking_stages(plan: Plan, worker: str) -> frozenset[str]:
     """Stages whose losses this worker reports: all tensor ranks compute them, the first speaks."""
-    return frozenset(stage.name for stage, position in plan.seats[worker] if position == 0)
+    return frozenset(
+        stage.name
+        for stage, position in plan.seats[worker]
+        if stage.coordinates(position).get("tensor", 0) == 0
+    )

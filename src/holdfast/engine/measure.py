@@ -32,6 +32,23 @@ def _recent() -> deque[float]:
     return deque(maxlen=KEPT_SAMPLES)
 
 
+class Pace:
+    """What computations take beyond their arithmetic: nothing, unless a device is emulated."""
+
+    def begin(self, kind: str, units: range, step: int, micro_batch: int) -> None:
+        """An action: computations of one kind through these units."""
+
+    def passed(self, kind: str, unit: int) -> float | None:
+        """One of them is done; what it took, if that is not the time that has passed."""
+        return None
+
+    def end(self, stage: str) -> None:
+        """The action is done."""
+
+    def updated(self) -> None:
+        """The optimizer is done."""
+
+
 class Stopwatch:
     """Times of the current run, in seconds. Cheap enough to be always on."""
 
@@ -39,11 +56,12 @@ class Stopwatch:
         self._uses_events = device is not None and device.type == "cuda"
         self._open: list[tuple[Sample, torch.cuda.Event, torch.cuda.Event]] = []
         self.samples: dict[Sample, deque[float]] = defaultdict(_recent)
+        self._of_step: dict[Sample, list[float]] = defaultdict(list)
         self.spent = 0.0
         """In units, since the start."""
 
     @contextmanager
-    def unit(self, kind: str, number: int) -> Iterator[None]:
+    def unit(self, kind: str, number: int, pace: Pace | None = None) -> Iterator[None]:
         if self._uses_events:
             begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -54,17 +72,28 @@ class Stopwatch:
             return
         start = time.perf_counter()
         yield
+        taken = pace.passed(kind, number) if pace is not None else None
         seconds = time.perf_counter() - start
-        self.samples[kind, number].append(seconds)
+        self.add(kind, seconds if taken is None else taken, number)
         self.spent += seconds
 
     def add(self, kind: str, seconds: float, number: int = -1) -> None:
         self.samples[kind, number].append(seconds)
+        self._of_step[kind, number].append(seconds)
+
+    def begin_step(self) -> None:
+        """What was measured since the last report is of a step that was broken off."""
+        self._of_step.clear()
+
+    def take_step(self) -> dict[Sample, list[float]]:
+        """All samples of the step that has ended."""
+        found, self._of_step = self._of_step, defaultdict(list)
+        return found
 
     def read(self) -> None:
         """Collect events; call it where the device is known to be done."""
         for sample, begin, end in self._open:
-            self.samples[sample].append(begin.elapsed_time(end) / 1000.0)
+            self.add(sample[0], begin.elapsed_time(end) / 1000.0, sample[1])
         self._open.clear()
 
     def clear(self) -> None:
@@ -162,13 +191,19 @@ def _typical(links: list[Link]) -> Link:
 
 
 def make_profile(
-    costs: dict[str, UnitCost], medians: dict[Sample, float], probe: Probe, plan: Plan, worker: str
+    costs: dict[str, UnitCost],
+    medians: dict[Sample, float],
+    probe: Probe,
+    plan: Plan,
+    worker: str,
+    *,
+    emulated: bool = False,
 ) -> Profile:
     """What one worker measured, as a profile that the timeline reads back."""
     held = HolderMap(plan).num_parameters[worker]
     degrees = {stage.tensor: 1.0 for stage, _ in plan.seats[worker]}
     return Profile(
-        source="measured",
+        source="measured on emulated devices" if emulated else "measured",
         unit=costs,
         tensor=degrees,
         within_node=probe.link,

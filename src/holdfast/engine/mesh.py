@@ -6,9 +6,11 @@ different groups. Those whose members did not change are taken over from the mes
 
 from collections.abc import Sequence
 
+from holdfast.engine.agreement import AgreementTree
 from holdfast.engine.group_keys import GroupKey, link_key, needed_groups
 from holdfast.engine.groups import Communicator, LiveGroup
 from holdfast.engine.transport.device_log import DeviceLog
+from holdfast.plan.agreement_tree import agreement_groups
 from holdfast.plan.plan import Plan, Stage
 
 
@@ -28,11 +30,25 @@ class Mesh:
     def tensor_group(self, stage: Stage, position: int) -> LiveGroup | None:
         return self.groups.get(("tensor", stage.peers("tensor", position)))
 
+    def shard_group(self, stage: Stage, position: int) -> LiveGroup:
+        """Over which its parameters are gathered."""
+        return self.groups["shard", stage.peers("shard", position)]
+
+    def scatter_group(self, stage: Stage, position: int) -> LiveGroup:
+        """Over which its gradients are summed."""
+        return self.groups["scatter", stage.peers("shard", position)]
+
     def reduce_group(self, members: tuple[str, ...]) -> LiveGroup | None:
         return self.groups.get(("reduce", members))
 
-    def everyone(self) -> LiveGroup | None:
-        return self.groups.get(("all", self.plan.workers))
+    def everyone(self, worker: str) -> AgreementTree | None:
+        """None: this worker is alone."""
+        tree = agreement_groups(self.plan.workers)
+        keys: list[GroupKey] = [("all", members) for members in tree if worker in members]
+        groups = [self.groups[key] for key in keys if len(key[1]) > 1]
+        if not groups:
+            return None
+        return AgreementTree(groups, len(self.plan.workers), has_root=worker in tree[-1])
 
     def link(self, a: str, b: str, backend: str) -> LiveGroup:
         return self.groups[link_key(a, b, backend)]

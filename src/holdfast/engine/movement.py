@@ -1,21 +1,29 @@
 """Carrying out a transition: state goes from worker to worker, in pieces, checked.
 
-All workers go through the moves in the order of the transition, so the oldest unfinished one
-always has both its ends at work. A piece is parameters and moments of a box together, cut into
-chunks; each chunk carries its checksum, and a chunk that arrives otherwise is an error with a
-name.
+All workers go through the moves in one order, in rounds in which each sends to one worker and
+receives from one, so the oldest unfinished move always has both its ends at work. A piece is
+all kinds of state of a box together, cut into chunks; each chunk carries its checksum, and a chunk
+that arrives otherwise is an error with a name.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import xxhash
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.engine.groups import LiveGroup, Pending
-from holdfast.engine.state import KINDS, Slice, TensorState, fresh_slices
+from holdfast.engine.state import (
+    Slice,
+    TensorState,
+    fresh_slices,
+    num_bytes_of,
+    pack,
+    unpack,
+)
 from holdfast.errors import InternalError
 from holdfast.plan.transition import Move, Transition, format_box
 from holdfast.plan.units import Box, box_size, intersect
@@ -93,14 +101,13 @@ def _inherit(old: dict[str, Slice], new: dict[str, Slice]) -> dict[str, Slice]:
         before = old.get(name)
         if before is not None and before.box == fresh.box:
             # The values stay where they are; the gradient of the old plan is left behind.
-            parameter = nn.Parameter(before.parameter.detach())
-            result[name] = Slice(name, fresh.box, parameter, before.exp_avg, before.exp_avg_sq)
+            result[name] = before.renewed()
             continue
         result[name] = fresh
         common = intersect(before.box, fresh.box) if before is not None else None
         if before is not None and common is not None:
-            for kind in KINDS:
-                fresh.part(kind, common).copy_(before.part(kind, common))
+            for target, values in zip(fresh.parts(common), before.parts(common), strict=True):
+                target.copy_(values)
     return result
 
 
@@ -109,28 +116,21 @@ def _start(
 ) -> Iterator[_Chunk]:
     """Start one move's chunks at this end."""
     story = f"{move.tensor} {format_box(move.box)} from {move.source} to {move.target}"
-    example = (old if worker == move.source else new)[move.tensor].parameter
-    for box in cut(move.box, CHUNK_BYTES // (len(KINDS) * example.element_size())):
+    piece = (old if worker == move.source else new)[move.tensor]
+    per_element = sum(piece.whole(kind).element_size() for kind in piece.kinds)
+    for box in cut(move.box, CHUNK_BYTES // per_element):
+        parts = piece.parts(box)
         if worker == move.source:
-            payload = torch.cat([old[move.tensor].part(kind, box).reshape(-1) for kind in KINDS])
+            payload = pack(parts)
             checksum = torch.tensor([digest(payload)])
             pendings = [group.send(t, move.target) for t in (payload, checksum)]
             yield _Chunk(pendings, payload, checksum, None, story)
         else:
-            payload = example.new_empty(len(KINDS) * box_size(box)).detach()
+            device = piece.parameter.device
+            payload = torch.empty(num_bytes_of(parts), dtype=torch.uint8, device=device)
             checksum = torch.zeros(1, dtype=torch.int64)
             pendings = [group.receive(t, move.source) for t in (payload, checksum)]
-            arrive = _placer(new[move.tensor], box)
-            yield _Chunk(pendings, payload, checksum, arrive, story)
-
-
-def _placer(target: Slice, box: Box) -> Callable[[Tensor], None]:
-    def place(payload: Tensor) -> None:
-        for kind, flat in zip(KINDS, payload.chunk(len(KINDS)), strict=True):
-            view = target.part(kind, box)
-            view.copy_(flat.view(view.shape))
-
-    return place
+            yield _Chunk(pendings, payload, checksum, partial(unpack, parts=parts), story)
 
 
 def cut(box: Box, max_elements: int) -> Iterator[Box]:

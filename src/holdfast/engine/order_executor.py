@@ -26,6 +26,7 @@ from holdfast.engine.worker_parts import WorkerParts
 from holdfast.errors import HoldfastError, invariant
 from holdfast.plan.exchanges import plan_exchanges, restrict
 from holdfast.plan.plan import Plan
+from holdfast.plan.state import PARAMETER
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.load.job_state import load_checkpoint, load_snapshot
@@ -80,7 +81,7 @@ class OrderExecutor:
             parts.num_updates = load_checkpoint(slices, root, order.at_step).num_updates
         else:
             for piece in slices.values():
-                parts.builder.model.fill(piece.parameter, piece.tensor, piece.box)
+                parts.builder.model.fill(piece.whole(PARAMETER), piece.tensor, piece.box)
 
     def load_state(self, order: Order) -> None:
         parts = self._parts
@@ -94,6 +95,7 @@ class OrderExecutor:
             job=options.job,
             node=node_of(parts.worker),
             checkpoints=options.checkpoints,
+            folder=Path(options.folder),
         )
         parts.num_updates = loaded.num_updates
         self._under_way().restored = RestoreReport(

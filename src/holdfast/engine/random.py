@@ -16,7 +16,8 @@ Floats appear in the last step alone, as one correctly rounded product of exact 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -83,6 +84,21 @@ class Numbers:
 
     def dropout(self, unit: str, site: str) -> Stream:
         return stream(self.seed, "dropout", self.step, self.micro_batch, unit, site)
+
+    def unit(self, unit: str) -> Stream:
+        """Of all that a unit draws by itself."""
+        return stream(self.seed, "unit", self.step, self.micro_batch, unit)
+
+
+@contextmanager
+def torch_seeded(source: Stream, device: torch.device) -> Iterator[None]:
+    """Torch's own generators begin with this stream, and go on afterwards as if nothing had been
+    drawn: for modules that draw for themselves.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(source.first >> 1)
+        yield
 
 
 def word(source: Stream, number: int) -> int:

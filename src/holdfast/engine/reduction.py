@@ -6,22 +6,29 @@ is two buffers, each as large as the largest exchange, whatever the model's size
 exchange waits for one of the first two. It waits in a queue, not in the caller: the computation
 goes on, and `progress` starts what has found room.
 
+Where a shard group holds a unit in parts, its local sums are of whole tensors: they are summed over
+the group first (`sharding.Scatter`), and the exchange starts from this worker's rows of that sum.
+The local sums stay until the step is over, since the rows of other members may not be complete.
+
 Everyone starts exchanges in one order, the order of the REDUCE actions in its list. A bucket
 that is ready early waits for those before it, so that two workers never meet in one group with
 different units.
 """
 
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from holdfast.control.report import Slot
+from holdfast.detect.meter import StepMeter
 from holdfast.engine.completion import Completion, GivenPart, Slots
 from holdfast.engine.groups import LiveGroup, Pending
 from holdfast.engine.mesh import Mesh
+from holdfast.engine.sharding import Scatter
 from holdfast.engine.state import Bucket, TensorState, local_index
 from holdfast.errors import invariant
 from holdfast.plan.exchanges import Exchange
@@ -90,6 +97,17 @@ class _Flight:
     exchange: _Prepared
     staging: Tensor
     pending: Pending
+    started: float
+
+
+@dataclass(slots=True)
+class _Scattering:
+    """A bucket between the start and the end of its sum over the shard group."""
+
+    unit: int
+    staging: Tensor
+    out: Tensor
+    pending: Pending
 
 
 class Reduction:
@@ -104,21 +122,36 @@ class Reduction:
         *,
         reduced: Callable[[Slot], object] = lambda slot: None,
         completion: Completion | None = None,
+        meter: StepMeter | None = None,
+        scatters: Mapping[int, Scatter] | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """`order`: the units of this worker's REDUCE actions, as listed. `reduced` is told every
-        slot whose result is complete here.
+        slot whose result is complete here. `scatters`: of units that a shard group holds in parts.
+        `dtype`: in which sums are made; None: that of the gradients.
         """
         self._slots, self._reduced, self._completion = slots, reduced, completion
+        self._meter = meter
+        self._spans: dict[tuple[str, ...], tuple[int, float]] = {}
+        """Bytes and time of the last exchange of every group: the same one at all its members."""
         self._alone: dict[int, list[Slot]] = {}
         """Slots that no other worker holds: their sum is the result."""
         self.on_launch: Callable[[], object] = lambda: None
         """Called when an exchange has been started."""
+        self.on_land: Callable[[int, float], object] = lambda unit, started: None
+        """Called when one has ended, with its unit and when it was started."""
         self._order = [unit for unit in order if unit in state.buckets]
         self._prepared: dict[int, list[_Prepared]] = {}
         self._counted: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}
         self._buckets = state.buckets
         self._prepare(state, mesh)
-        self._staging = self._make_staging(state)
+        self._scatters = scatters or {}
+        self._to_scatter: deque[int] = deque()
+        self._scatterings: deque[_Scattering] = deque()
+        self._scattered: set[int] = set()
+        self._scatter_rooms = self._make_scatter_rooms(state, dtype)
+        self._next_queued = 0
+        self._staging = self._make_staging(state, dtype)
         self._ready: set[int] = set()
         self._next = 0
         self._queue: deque[_Prepared] = deque()
@@ -127,7 +160,7 @@ class Reduction:
     def _prepare(self, state: TensorState, mesh: Mesh) -> None:
         for unit, bucket in state.buckets.items():
             self._prepared[unit] = []
-            for slot, exchange in self._slots.of_unit(unit):
+            for slot, exchange in self._slots.held(unit):
                 if exchange.members[0] == state.worker:
                     self._counted.setdefault(unit, []).extend(
                         (piece.tensor, local_index(bucket.slices[piece.tensor].box, piece.box))
@@ -147,12 +180,28 @@ class Reduction:
     def _contribution(self, slot: Slot) -> GivenPart:
         return "sum" if self._completion is None else self._completion.contribution(slot)
 
-    def _make_staging(self, state: TensorState) -> list[Tensor]:
+    def _make_staging(self, state: TensorState, dtype: torch.dtype | None) -> list[Tensor]:
         sizes = [p.num_elements for prepared in self._prepared.values() for p in prepared]
         if not sizes:
             return []
-        example = next(iter(state.slices.values())).parameter.detach()
-        return [example.new_empty(max(sizes)) for _ in range(min(NUM_STAGING, len(sizes)))]
+        example = next(iter(state.slices.values())).updated.detach()
+        return [
+            example.new_empty(max(sizes), dtype=dtype) for _ in range(min(NUM_STAGING, len(sizes)))
+        ]
+
+    def _make_scatter_rooms(
+        self, state: TensorState, dtype: torch.dtype | None
+    ) -> list[tuple[Tensor, Tensor]]:
+        if not self._scatters:
+            return []
+        example = next(iter(state.sharded.values())).parameter.data
+        whole = max(scatter.num_elements for scatter in self._scatters.values())
+        width = max(scatter.width for scatter in self._scatters.values())
+        count = min(NUM_STAGING, len(self._scatters))
+        return [
+            (example.new_empty(whole, dtype=dtype), example.new_empty(width, dtype=dtype))
+            for _ in range(count)
+        ]
 
     @property
     def staging_bytes(self) -> int:
@@ -164,31 +213,71 @@ class Reduction:
         if unit not in self._prepared or unit in self._ready:
             return
         self._ready.add(unit)
-        for slot in self._alone.get(unit, ()):
-            self._reduced(slot)
         while self._next < len(self._order) and self._order[self._next] in self._ready:
-            self._queue.extend(self._prepared[self._order[self._next]])
+            if self._order[self._next] in self._scatters:
+                self._to_scatter.append(self._order[self._next])
             self._next += 1
         self.progress()
 
     def progress(self) -> None:
         """Finish what has arrived and start what has found room. Never blocks."""
+        while self._scatterings and self._scatterings[0].pending.is_done():
+            self._land_scatter()
+        while self._to_scatter and self._scatter_rooms:
+            self._launch_scatter(self._to_scatter.popleft())
+        self._queue_exchanges()
         while self._flights and self._flights[0].pending.is_done():
             self._land(self._flights.pop(0))
         while self._queue and self._staging:
             self._launch(self._queue.popleft())
 
+    def _queue_exchanges(self) -> None:
+        """Those of units whose local sums are ready, in the order of all workers."""
+        while self._next_queued < self._next:
+            unit = self._order[self._next_queued]
+            if unit in self._scatters and unit not in self._scattered:
+                return
+            for slot in self._alone.get(unit, ()):
+                self._reduced(slot)
+            self._queue.extend(self._prepared[unit])
+            self._next_queued += 1
+
+    def _launch_scatter(self, unit: int) -> None:
+        scatter, (staging, out) = self._scatters[unit], self._scatter_rooms.pop()
+        pending = scatter.group.scatter_async(out[: scatter.width], scatter.load(staging))
+        self._scatterings.append(_Scattering(unit, staging, out, pending))
+        self.on_launch()
+
+    def _land_scatter(self) -> None:
+        done = self._scatterings.popleft()
+        done.pending.wait()
+        self._scatter_rooms.append((done.staging, done.out))
+        self._scattered.add(done.unit)
+        sums = self._scatters[done.unit].sums(done.out)
+        bucket = self._buckets[done.unit]
+        for slot, exchange in self._slots.held(done.unit):
+            if self._contribution(slot) == "sum":
+                for piece in exchange.pieces:
+                    index = local_index(bucket.slices[piece.tensor].box, piece.box)
+                    bucket.gradient(piece.tensor)[index].copy_(sums[piece.tensor][index])
+
     def _launch(self, prepared: _Prepared) -> None:
         staging = self._staging.pop()
         pending = prepared.group.all_reduce_async(prepared.load(staging))
-        self._flights.append(_Flight(prepared, staging, pending))
+        self._flights.append(_Flight(prepared, staging, pending, time.perf_counter()))
         self.on_launch()
 
     def _land(self, flight: _Flight) -> None:
         flight.pending.wait()
+        seconds = flight.pending.seconds
+        if seconds is None:
+            seconds = time.perf_counter() - flight.started
+        num_bytes = flight.exchange.num_elements * flight.staging.element_size()
+        self._spans[flight.exchange.group.members] = (num_bytes, seconds)
         flight.exchange.store(flight.staging)
         self._reduced(flight.exchange.slot)
         self._staging.append(flight.staging)
+        self.on_land(flight.exchange.slot[0], flight.started)
 
     def finish(self) -> None:
         """Wait for everything; the buckets then hold the sums over all holders."""
@@ -197,11 +286,24 @@ class Reduction:
             f"{len(self._order) - self._next} buckets were never ready to be reduced",
         )
         self.progress()
-        while self._flights:
-            self._land(self._flights.pop(0))
+        while self._scatterings or self._flights:
+            self._land_oldest()
             self.progress()
         self._ready.clear()
-        self._next = 0
+        self._scattered.clear()
+        self._next = self._next_queued = 0
+        if self._meter is not None:
+            for members, (num_bytes, seconds) in self._spans.items():
+                self._meter.moved(members, num_bytes, seconds)
+
+    def _land_oldest(self) -> None:
+        """In the order of all workers: what is oldest has been started by all its members."""
+        place = {unit: at for at, unit in enumerate(self._order)}
+        scattered = place[self._scatterings[0].unit] if self._scatterings else len(place)
+        if self._flights and place[self._flights[0].exchange.slot[0]] < scattered:
+            self._land(self._flights.pop(0))
+        else:
+            self._land_scatter()
 
     def squares(self, num_units: int) -> Tensor:
         """Sums of squares by unit, over the pieces this worker answers for (float64)."""

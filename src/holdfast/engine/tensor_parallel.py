@@ -55,6 +55,16 @@ class LocalGroup:
         pass
 
 
+class LoneMember:
+    """(TensorGroup) Computes what a member of a group does, without the others."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> None:
+        pass
+
+
 class _CopyTo(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: TensorGroup) -> Tensor:

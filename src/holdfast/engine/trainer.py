@@ -49,6 +49,7 @@ from holdfast.control.worker_commands import (
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.change_executor import ChangeExecutor
 from holdfast.engine.data import DataSource
+from holdfast.engine.emulated_groups import emulate
 from holdfast.engine.epoch import EpochBuilder, LiveEpoch, Model, TrainerConfig, checksums
 from holdfast.engine.groups import Communicator, GroupBroken, find_group_error
 from holdfast.engine.interpreter import Hooks
@@ -88,13 +89,21 @@ class Trainer:
     ) -> None:
         hooks = hooks or Hooks()
         machine = WorkerMachine(member, num_steps=config.num_steps)
+        self.emulated, make_group = emulate(config.emulation, member.name, data)
         self._parts = WorkerParts(
             machine,
             config,
             link,
             hooks,
-            WorkerGroups(machine.position, config, store, link),
-            EpochBuilder(machine, model=model, data=data, config=config, hooks=hooks),
+            WorkerGroups(machine.position, config, store, link, make_group),
+            EpochBuilder(
+                machine,
+                model=model,
+                data=data,
+                config=config,
+                hooks=hooks,
+                emulated=self.emulated,
+            ),
         )
         self._machine = machine
         self._orders = OrderExecutor(self._parts)
@@ -342,6 +351,15 @@ class Trainer:
         return self._parts.builder.stopwatch
 
     @property
+    def device(self) -> torch.device:
+        return self._parts.builder.device
+
+    @property
+    def is_idle(self) -> bool:
+        """It has no place in the plan."""
+        return self._parts.epoch is None or self._parts.epoch.interpreter is None
+
+    @property
     def epoch(self) -> LiveEpoch:
         return self._parts.live_epoch()
 
@@ -363,7 +381,8 @@ class Trainer:
         medians = self.stopwatch.medians()
         probe = probe_groups(self.epoch.mesh, self._parts.worker)
         costs = unit_costs(medians, self.plan)
-        return make_profile(costs, medians, probe, self.plan, self._parts.worker)
+        emulated = self.emulated is not None
+        return make_profile(costs, medians, probe, self.plan, self._parts.worker, emulated=emulated)
 
     def checksums(self) -> dict[str, int]:
         """Of every piece that several workers hold, parameters and moments: equal on all of

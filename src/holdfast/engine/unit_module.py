@@ -16,19 +16,23 @@ stay.
 Over replicas, and over the units that share a tensor (tied embeddings), gradients always add.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from holdfast.engine.data import Documents
 from holdfast.engine.random import Numbers
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.errors import HoldfastError, InternalError, invariant
 from holdfast.plan.units import Box, TensorSpec, Unit, intersect
 
 GradientKind = Literal["own", "same", "partial"]
+
+Homes = Mapping[str, tuple[tuple[nn.Module, str], ...]]
+"""By the name of a tensor, the modules that have it as a parameter, and their names for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Call:
     """Needed by the unit that computes the loss; -100 does not count."""
     numbers: Numbers | None = None
     """Needed by units with dropout, while training."""
+    documents: Documents | None = None
+    """Inside which attention looks; None: a row is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,16 @@ class UnitModule(nn.Module):
     They are not initialised: values come from the model's initial state, a peer or a snapshot.
     """
 
-    def __init__(self, unit: Unit, place: UnitPlacement) -> None:
+    entry_has_gradient: tuple[bool, ...] = (True,)
+    """Of several inputs, which carry a gradient; of one, its dtype says it."""
+
+    def __init__(self, unit: Unit, place: UnitPlacement, homes: Homes | None = None) -> None:
         super().__init__()
         rank, degree = place.tensor_rank, place.tensor
         invariant(0 <= rank < degree, f"rank {rank} is not in a tensor group of {degree}")
         self.unit = unit
         self.place = place
+        self.homes = homes or {spec.name: ((self, _attribute(spec)),) for spec in unit.tensors}
         self.boxes: dict[str, Box] = {}
         self.gradient_kind: dict[str, GradientKind] = {}
         for spec in unit.tensors:
@@ -76,18 +86,18 @@ class UnitModule(nn.Module):
     @property
     def tensors(self) -> dict[str, nn.Parameter]:
         """The local parameters by their global names."""
-        return {spec.name: self.get_parameter(_attribute(spec)) for spec in self.unit.tensors}
+        return {name: owner.get_parameter(key) for name, ((owner, key), *_) in self.homes.items()}
 
     def adopt(self, name: str, parameter: nn.Parameter) -> None:
         """Use this parameter for the tensor `name`, so that two units of a worker can share it."""
-        specs = {spec.name: spec for spec in self.unit.tensors}
-        invariant(name in specs, f"unit {self.unit.name!r} has no tensor {name!r}")
+        invariant(name in self.homes, f"unit {self.unit.name!r} has no tensor {name!r}")
         sizes = tuple(high - low for low, high in self.boxes[name])
         invariant(
             tuple(parameter.shape) == sizes,
             f"{name!r} of unit {self.unit.name!r} is {sizes} here, not {tuple(parameter.shape)}",
         )
-        self.register_parameter(_attribute(specs[name]), parameter)
+        for owner, key in self.homes[name]:
+            owner.register_parameter(key, parameter)
 
     def check(self, call: Call) -> None:
         """A group of another size would give silently wrong sums."""
@@ -120,7 +130,7 @@ def gradient_kind(spec: TensorSpec, tensor_rank: int, tensor: int) -> GradientKi
     return "own" if all(intersect(box, other) is None for other in others) else "partial"
 
 
-def run_units(units: Iterable[UnitModule], x: Tensor, call: Call) -> Tensor:
+def run_units(units: Iterable[UnitModule], x: Any, call: Call) -> Any:
     """A stage's forward pass: tokens or a hidden state in, a hidden state or the loss sum out."""
     for unit in units:
         x = unit(x, call)

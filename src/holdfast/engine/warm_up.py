@@ -5,26 +5,13 @@ asked for, caches are made. A joiner goes through it before it is fed, while the
 that they do not wait for it in the first step with it.
 """
 
-import torch
-from torch import Tensor
-
+from holdfast.engine.boundary import Boundary, PlanBoundaries, parts
 from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.state import TensorState
-from holdfast.engine.tensor_parallel import TensorGroup
-from holdfast.engine.transport.transport import ReduceOp
+from holdfast.engine.tensor_parallel import LoneMember, TensorGroup
 from holdfast.plan.plan import Hop, Plan
-
-
-class _Alone:
-    """(TensorGroup) Computes what a member of a group does, without the others."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> None:
-        pass
 
 
 class _NotCounted:
@@ -37,15 +24,18 @@ class _NotCounted:
         pass
 
 
-def warm_up(plan: Plan, state: TensorState, data: DataSource, width: int) -> None:
+def warm_up(plan: Plan, state: TensorState, data: DataSource, boundaries: PlanBoundaries) -> None:
     """One micro-batch forward and backward through every stage of a worker. Gradients are cleared
     again; parameters stay as they are, whatever they are.
     """
     groups: dict[str, TensorGroup] = {
-        stage.name: _Alone(stage.coordinates(position).get("tensor", 0), stage.tensor)
+        stage.name: LoneMember(stage.coordinates(position).get("tensor", 0), stage.tensor)
         for stage, position in plan.seats[state.worker]
     }
     example = next(iter(state.slices.values())).parameter
+    for tensor in state.sharded.values():
+        tensor.allocate()
+        tensor.parameter.data.zero_()
     computation = Computation(
         state.units,
         groups,
@@ -56,11 +46,21 @@ def warm_up(plan: Plan, state: TensorState, data: DataSource, width: int) -> Non
     )
     for micro_batch, hop in _first_hops(plan, groups):
         batch = data.micro_batch(0, micro_batch).on(example.device)
-        entry = batch.tokens if hop.first == 0 else example.new_zeros(*batch.tokens.shape, width)
-        result = computation.forward(hop, 0, micro_batch, entry, batch)
-        grad = None if hop.stop == len(plan.units) else torch.zeros_like(result)
+        where = (hop.stage, micro_batch, data.shape(0, micro_batch), example.device)
+        entry = batch.tokens if hop.first == 0 else _zeros(boundaries.expect("F", *where))
+        computation.forward(hop, 0, micro_batch, entry, batch)
+        is_last = hop.stop == len(plan.units)
+        grad = None if is_last else _zeros(boundaries.expect("B", *where))
         computation.backward(hop.stage, micro_batch, grad, _NotCounted())
     state.clear_gradients()
+    for tensor in state.sharded.values():
+        tensor.drop()
+
+
+def _zeros(room: Boundary) -> Boundary:
+    for part in parts(room):
+        part.zero_()
+    return room
 
 
 def _first_hops(plan: Plan, stages: dict[str, TensorGroup]) -> list[tuple[int, Hop]]:

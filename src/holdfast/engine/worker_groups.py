@@ -12,12 +12,14 @@ from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.background import Background
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.group_keys import GroupKey
-from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
+from holdfast.engine.groups import Communicator, GroupBroken, GroupMaker, LiveGroup
 from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.plan.plan import Plan
 
 POLL_S = 0.02
+_MAX_RETIRED = 32
+"""Groups that a device keeps though no plan needs them."""
 _CLOSING_S = 10.0
 """At the end: an operation that gloo has lost may keep its group for longer."""
 
@@ -26,7 +28,12 @@ T = TypeVar("T")
 
 class WorkerGroups:
     def __init__(
-        self, position: WorkerPosition, config: TrainerConfig, store: Any, link: CoordinatorLink
+        self,
+        position: WorkerPosition,
+        config: TrainerConfig,
+        store: Any,
+        link: CoordinatorLink,
+        make_group: GroupMaker = LiveGroup,
     ) -> None:
         self._position, self._link = position, link
         self.communicator = Communicator(
@@ -36,8 +43,10 @@ class WorkerGroups:
             host=config.host,
             timeout_ms=config.timeout_ms,
             device=config.device,
+            make_group=make_group,
         )
         self._closer: Background[None] | None = None
+        self._retired: list[LiveGroup] = []
         link.on_freeze(self.interrupt)
 
     def interrupt(self, reason: str) -> None:
@@ -56,7 +65,7 @@ class WorkerGroups:
         """Give up all groups; a freeze that has come meanwhile is not missed."""
         old = self.communicator
         if old.num_live or old.woken:
-            self.communicator = old.renew()
+            self.communicator, self._retired = old.renew(), []
             old.wake("given up")
             self._close_aside(old)
         if self._position.is_due(self._link.newest_freeze):
@@ -85,15 +94,21 @@ class WorkerGroups:
         return building.result()
 
     def close_aside(self, groups: list[LiveGroup]) -> None:
-        """Groups that are not needed any more."""
-        self._close_aside(self.communicator, groups)
+        """Groups that are not needed any more. Where closing them stops the training, they stay
+        until a recovery gives up all groups, or until there are many.
+        """
+        if self.communicator.connects_beside_training:
+            self._close_aside(self.communicator, groups)
+            return
+        self._retired.extend(groups)
+        if len(self._retired) > _MAX_RETIRED:
+            retired, self._retired = self._retired, []
+            self.wait_for(self._close_aside(self.communicator, retired))
 
     def _close_aside(
         self, old: Communicator, groups: list[LiveGroup] | None = None
     ) -> Background[None]:
-        """On a thread: closing takes gloo some 10 ms for every group. Training does not wait for
-        it, unless it must not go on meanwhile.
-        """
+        """On a thread: closing takes gloo some 10 ms for every group."""
         before = self._closer
 
         def close() -> None:
@@ -105,8 +120,6 @@ class WorkerGroups:
                 old.close(groups)
 
         self._closer = Background("closing groups", close)
-        if groups is not None and not old.connects_beside_training:
-            self.wait_for(self._closer)
         return self._closer
 
     def close(self) -> None:

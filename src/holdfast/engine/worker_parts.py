@@ -74,8 +74,9 @@ class WorkerParts:
         interpreter = self.live_epoch().interpreter
         assert interpreter is not None
         start = time.perf_counter()
+        self.builder.begin_step()
         agreed = interpreter.run_step(step, stop=stop)
-        self._step_done(agreed.outcome, start)
+        self._step_done(agreed.outcome, start, is_ordinary=not interpreter.is_completing)
 
     def roll_forward(self, outcome: Outcome) -> None:
         """Apply the step that others have applied, with the gradients that are reduced here."""
@@ -85,9 +86,12 @@ class WorkerParts:
         interpreter.roll_forward(outcome)
         self._step_done(outcome, start)
 
-    def _step_done(self, outcome: Outcome, start: float) -> None:
+    def _step_done(self, outcome: Outcome, start: float, *, is_ordinary: bool = False) -> None:
         self.ended_at = time.perf_counter()
         self.builder.stopwatch.read()
+        measured = None
+        if is_ordinary:
+            measured = self.builder.take_times(self.live_epoch().plan, outcome.step)
         optimizer = self.config.optimizer
         sums = checksums(self.worker, self.live_epoch()) if self.config.verify else {}
         self.link.step_done(
@@ -101,5 +105,6 @@ class WorkerParts:
                 learning_rate=optimizer.rate_at(outcome.step) * outcome.rate_factor,
                 applied=outcome.applied,
                 checksums=sums,
+                measured=measured,
             )
         )

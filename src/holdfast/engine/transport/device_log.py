@@ -5,12 +5,18 @@ ended. If the operation is broken off instead, everything that was queued behind
 garbage. So every operation that device work waits for is logged in order. A note that
 something was computed carries the length of the log with it; when the groups are broken off, the
 length of the part that had ended by then tells which notes hold.
+
+The host is never further ahead than a few operations. The queue of a device is finite: a host that
+fills it behind an operation whose peer has died waits inside the driver, with locks of the driver
+that breaking off needs.
 """
 
 import threading
 from collections import deque
 
 from holdfast.engine.transport.transport import Operation
+
+MAX_OPEN = 8
 
 
 class DeviceLog:
@@ -24,6 +30,12 @@ class DeviceLog:
         with self._lock:
             self._open.append(operation)
 
+    def overdue(self) -> Operation | None:
+        """The oldest operation, where too many have not ended: to be waited for."""
+        self.num_ended()
+        with self._lock:
+            return self._open[0] if len(self._open) > MAX_OPEN else None
+
     @property
     def length(self) -> int:
         with self._lock:
@@ -32,13 +44,18 @@ class DeviceLog:
     def num_ended(self) -> int:
         """The operations from the first on that have ended, without a gap."""
         with self._lock:
-            while not self._is_closed and self._open and self._open[0].is_done():
-                self._open.popleft()
-                self._num_ended += 1
+            self._drop_ended()
             return self._num_ended
 
+    def _drop_ended(self) -> None:
+        while not self._is_closed and self._open and self._open[0].is_done():
+            self._open.popleft()
+            self._num_ended += 1
+
     def close(self) -> None:
-        """What has not ended by now never counts: its group is about to be broken off."""
-        self.num_ended()
+        """What has not ended by now never counts: its group is about to be broken off. What was
+        broken off is not asked again.
+        """
         with self._lock:
+            self._drop_ended()
             self._is_closed = True

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions, ReduceScatterOptions
 
 from holdfast.engine.transport.gloo_errors import MESSAGE_TIMED_OUT
 from holdfast.engine.transport.gloo_waiting import wait_for_collective, wait_for_message
@@ -59,6 +60,16 @@ class GlooConnection:
         options = dist.AllreduceOptions()
         options.reduceOp = OPS[op]
         return _Collective(self._process_group.allreduce([tensor], options), self._process_group)
+
+    def gather(self, out: Tensor, tensor: Tensor) -> "_Collective":
+        options = AllgatherOptions()
+        work = self._process_group._allgather_base(out, tensor, options)
+        return _Collective(work, self._process_group)
+
+    def scatter(self, out: Tensor, tensor: Tensor) -> "_Collective":
+        options = ReduceScatterOptions()
+        work = self._process_group._reduce_scatter_base(out, tensor, options)
+        return _Collective(work, self._process_group)
 
     def send(self, tensor: Tensor, peer: int) -> "_Message":
         payload = tensor.cpu() if tensor.is_cuda else tensor

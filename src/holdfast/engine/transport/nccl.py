@@ -5,13 +5,21 @@ direction (else a send would wait behind a receive), and communicators are made 
 not at its first use, in the order in which all workers make their groups.
 
 A kernel of NCCL whose peer is gone runs until its communicator is aborted. Aborting takes about
-half a second for each, so a thread of its own does it for each, side by side.
+half a second for each, so a thread of its own does it for each, side by side. It holds a lock of
+the communicator meanwhile and may wait for the kernels of others, so nothing else asks a
+communicator that is being aborted anything: torch would wait for that lock with the interpreter's
+lock in hand, and no other abort could begin.
 
 Making, aborting and closing a communicator asks the device for memory or gives it back, which waits
 for every kernel that runs there, while no other can be launched. A kernel that waits for a peer
 which is in the same position waits for ever. So all three are done while no step is under way.
+
+Operations are started inside a group call of NCCL, whose depth belongs to the thread. One that
+fails to start leaves the depth as it was: whatever this thread starts from then on, of any
+communicator, is queued and never launched, and counts as ended at once. So the depth is put back.
 """
 
+import ctypes
 import os
 import threading
 import time
@@ -22,13 +30,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions, ReduceScatterOptions
 
 from holdfast.engine.transport.gloo import OPS
 from holdfast.engine.transport.transport import LEFT_BEHIND, ReduceOp
 
 _POLL_S = 0.0001
 _ABORT_BEGUN_S = 5.0
-_TURNS = {"reduce": 0, "tensor": 1}
+_TURNS = {"reduce": 0, "scatter": 0, "tensor": 1, "shard": 1}
+_INVALID_USAGE = 5
+"""What NCCL answers to the end of a group call that was never begun."""
+_MAX_DEPTH = 8
 
 
 def prepare_process(worker: str, *, shares_device: bool) -> None:
@@ -36,6 +48,8 @@ def prepare_process(worker: str, *, shares_device: bool) -> None:
     # The watchdog of torch ends a process in which an operation fails; recovering is our part.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    os.environ.setdefault("TORCH_NCCL_PROPAGATE_ERROR", "0")
     # Streams that share a queue of the device wait for each other; a message would for a kernel.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if shares_device:
@@ -43,6 +57,21 @@ def prepare_process(worker: str, *, shares_device: bool) -> None:
         os.environ["NCCL_HOSTID"] = worker
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_IB_DISABLE", "1")
+
+
+def end_group_calls(library: Any) -> int:
+    """End every group call that this thread has open; how many there were."""
+    for depth in range(_MAX_DEPTH):
+        if library.ncclGroupEnd() == _INVALID_USAGE:
+            return depth
+    return _MAX_DEPTH
+
+
+def _library() -> Any:
+    """The NCCL that torch has loaded, or is linked with."""
+    with open("/proc/self/maps") as maps:
+        paths = (line.split(maxsplit=5)[-1].strip() for line in maps)
+        return ctypes.CDLL(next((path for path in paths if "libnccl.so" in path), None))
 
 
 class NcclTransport:
@@ -79,16 +108,35 @@ class NcclConnection:
     def all_reduce(self, tensor: Tensor, op: ReduceOp) -> "_NcclOperation":
         options = dist.AllreduceOptions()
         options.reduceOp = OPS[op]
-        return self._operation(self._process_group.allreduce([tensor], options))
+        return self._start(lambda: self._process_group.allreduce([tensor], options))
+
+    def gather(self, out: Tensor, tensor: Tensor) -> "_NcclOperation":
+        options = AllgatherOptions()
+        return self._start(lambda: self._process_group._allgather_base(out, tensor, options))
+
+    def scatter(self, out: Tensor, tensor: Tensor) -> "_NcclOperation":
+        options = ReduceScatterOptions()
+        return self._start(lambda: self._process_group._reduce_scatter_base(out, tensor, options))
 
     def send(self, tensor: Tensor, peer: int) -> "_NcclOperation":
-        return self._operation(self._process_group.send([tensor], peer, 0))
+        return self._start(lambda: self._process_group.send([tensor], peer, 0))
 
     def receive(self, tensor: Tensor, peer: int) -> "_NcclOperation":
-        return self._operation(self._process_group.recv([tensor], peer, 0))
+        return self._start(lambda: self._process_group.recv([tensor], peer, 0))
 
-    def _operation(self, work: Any) -> "_NcclOperation":
-        return _NcclOperation(work, self._timeout_s)
+    def _start(self, start: Callable[[], Any]) -> "_NcclOperation":
+        try:
+            return _NcclOperation(start(), self.has_completed, self._timeout_s)
+        except RuntimeError:
+            end_group_calls(_library())
+            raise
+
+    def has_completed(self, work: Any) -> bool:
+        """Of one of its operations, with or without success; when it is broken off, nothing more
+        completes.
+        """
+        with self._lock:
+            return self._abort is None and bool(work.is_completed())
 
     def warm_up(self) -> None:
         """Makes the communicator: that of messages is another one than that of collectives."""
@@ -121,31 +169,38 @@ class NcclConnection:
             self._abort.join(self._timeout_s)
 
     def close(self) -> None:
-        process_group, self._process_group = self._process_group, None
-        if self._abort is not None:
-            self.wait_broken_off()
-        elif process_group is not None:
-            process_group.shutdown()
+        """By an abort, too: shutting down waits for the other members to do the same."""
+        self.break_off()
+        self.wait_broken_off()
+        self._process_group = None
 
 
 class _NcclOperation:
-    def __init__(self, work: Any, timeout_s: float) -> None:
-        self._work, self._timeout_s = work, timeout_s
+    def __init__(self, work: Any, has_completed: Callable[[Any], bool], timeout_s: float) -> None:
+        self._work, self._has_completed, self._timeout_s = work, has_completed, timeout_s
+        self._is_done = False
 
     def is_done(self) -> bool:
-        return bool(self._work.is_completed())
+        """For torch an operation that failed has completed, too; only waiting for it tells."""
+        if not self._is_done and self._has_completed(self._work):
+            self._is_done = not self._error()
+        return self._is_done
 
     def wait(self, is_given_up: Callable[[], bool]) -> str:
         deadline = time.monotonic() + self._timeout_s
-        while not self._work.is_completed():
+        while not self._has_completed(self._work):
             if is_given_up():
                 return LEFT_BEHIND
             if time.monotonic() > deadline:
                 return f"it has not ended in {self._timeout_s:.0f} s"
             time.sleep(_POLL_S)
-        return self.wait_on_device(is_given_up)
+        return self._error()
 
     def wait_on_device(self, is_given_up: Callable[[], bool]) -> str:
+        return self._error()
+
+    def _error(self) -> str:
+        """What is known to have gone wrong; work that is queued after this sees the result."""
         try:
             self._work.wait()
         except RuntimeError as error:

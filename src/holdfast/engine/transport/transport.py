@@ -46,6 +46,12 @@ class GroupConnection(Protocol):
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp) -> Operation: ...
 
+    def gather(self, out: Tensor, tensor: Tensor) -> Operation:
+        """Tensors of one size from all members, one behind the other."""
+
+    def scatter(self, out: Tensor, tensor: Tensor) -> Operation:
+        """The sum over all members, cut into equal parts: each member gets that of its rank."""
+
     def send(self, tensor: Tensor, peer: int) -> Operation: ...
 
     def receive(self, tensor: Tensor, peer: int) -> Operation: ...
