@@ -1,28 +1,61 @@
 """Holdfast keeps hybrid-parallel LLM training running while parts of the cluster fail under it.
 
-    from holdfast import Snapshotter    # snapshots in any PyTorch training loop
-    from holdfast import RandomState    # Python's, numpy's and torch's, as part of them
+    import holdfast as hf
 
-Importing the package costs nothing: torch is imported with the first name that needs it.
+    hf.train("job.toml", model=build)           # a job from Python; `holdfast run` is the same
+    hf.sequential(units, loss=...)              # a model from any list of modules
+    hf.column, hf.row, hf.vocabulary, ...       # how its modules are cut over a tensor group
+    hf.Snapshotter, hf.RandomState              # snapshots in any PyTorch training loop
+
+What is in `__all__` stays; everything else may change. Importing the package costs nothing: torch
+is imported with the first name that needs it.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api.train import train
+    from holdfast.errors import HoldfastError
+    from holdfast.models.sequential import cross_entropy, sequential
+    from holdfast.models.styles import column, replicated, row, vocabulary
     from holdfast.snapshot.loop.random_state import RandomState
     from holdfast.snapshot.loop.snapshotter import Snapshotter
 
-__all__ = ["RandomState", "Snapshotter", "__version__"]
+__all__ = [
+    "HoldfastError",
+    "RandomState",
+    "Snapshotter",
+    "__version__",
+    "column",
+    "cross_entropy",
+    "replicated",
+    "row",
+    "sequential",
+    "train",
+    "vocabulary",
+]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "HoldfastError": "holdfast.errors",
+    "RandomState": "holdfast.snapshot.loop.random_state",
+    "Snapshotter": "holdfast.snapshot.loop.snapshotter",
+    "column": "holdfast.models.styles",
+    "cross_entropy": "holdfast.models.sequential",
+    "replicated": "holdfast.models.styles",
+    "row": "holdfast.models.styles",
+    "sequential": "holdfast.models.sequential",
+    "train": "holdfast.api.train",
+    "vocabulary": "holdfast.models.styles",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Snapshotter":
-        from holdfast.snapshot.loop.snapshotter import Snapshotter
-
-        return Snapshotter
-    if name == "RandomState":
-        from holdfast.snapshot.loop.random_state import RandomState
-
-        return RandomState
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

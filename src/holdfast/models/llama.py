@@ -16,6 +16,7 @@ number.
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
 from math import pi, sqrt
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.engine.data import Documents
 from holdfast.engine.random import Device, check_probability, dropout, fill_bell, stream
 from holdfast.engine.tensor_parallel import (
     copy_to,
@@ -158,11 +160,16 @@ class Block(UnitModule):
     def _attention(self, x: Tensor, call: Call) -> Tensor:
         x = copy_to(x, call.group)
         cos, sin = rope_tables(x.shape[1], self.head_dim, self.options, x.dtype, x.device)
+        if call.documents is not None:
+            places = document_positions(call.documents, x.device)
+            cos, sin = cos[places], sin[places]
         heads = (x.shape[0], x.shape[1], -1, self.head_dim)
         q = rotate(F.linear(x, self.wq).view(heads), cos, sin)
         k = rotate(F.linear(x, self.wk).view(heads), cos, sin)
         v = F.linear(x, self.wv).view(heads)
-        mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.followers)
+        mixed = attend_inside(
+            call.documents, q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.followers
+        )
         out = F.linear(mixed.transpose(1, 2).flatten(2), self.wo)
         return reduce_from(out, call.group)
 
@@ -274,6 +281,28 @@ _rotate: Callable[..., Tensor] = _Rotate.apply
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions on [B, T, heads, E]: the pairs (i, i + E/2) turned by their angles."""
     return _rotate(x, cos, sin)
+
+
+def document_positions(documents: Documents, device: torch.device) -> Tensor:
+    """[B, T]: of every token in its document."""
+    rows = [torch.cat([torch.arange(length) for length in row]) for row in documents]
+    return torch.stack(rows).to(device)
+
+
+def attend_inside(
+    documents: Documents | None, q: Tensor, k: Tensor, v: Tensor, followers: tuple[int, ...]
+) -> Tensor:
+    """Attention of every document on itself; without documents, of every row."""
+    if documents is None:
+        return attend(q, k, v, followers)
+    rows: list[Tensor] = []
+    for row, lengths in enumerate(documents):
+        mixed: list[Tensor] = []
+        for end, length in zip(accumulate(lengths), lengths, strict=True):
+            a, b, c = (t[row : row + 1, :, end - length : end] for t in (q, k, v))
+            mixed.append(attend(a, b, c, followers))
+        rows.append(torch.cat(mixed, dim=2))
+    return torch.cat(rows)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, followers: tuple[int, ...]) -> Tensor:

@@ -1,7 +1,9 @@
 """Models as the engine takes them: units to build, and initial values by number."""
 
+import torch
 from torch import Tensor
 
+from holdfast.engine.boundary import BoundaryTensor
 from holdfast.engine.unit_module import UnitModule, UnitPlacement
 from holdfast.models.llama import PLAIN, build_unit, fill_initial
 from holdfast.models.presets import LlamaOptions
@@ -18,9 +20,10 @@ class LlamaModel:
         self._names = [unit.name for unit in units]
         self._specs = {spec.name: spec for unit in units for spec in unit.tensors}
 
-    @property
-    def width(self) -> int:
-        return self._shape.dim
+    def boundary(
+        self, unit: int, rows: int, length: int, dtype: torch.dtype
+    ) -> tuple[BoundaryTensor, ...]:
+        return (BoundaryTensor((rows, length, self._shape.dim), dtype),)
 
     def build_unit(self, number: int, place: UnitPlacement) -> UnitModule:
         return build_unit(self._shape, self._names[number], place, options=self._options)

@@ -1,6 +1,7 @@
 """What a Llama computes beyond its sizes, apart from torch; with the values of published models.
 
-The sizes of the presets are in `plan/model_catalog.py`. Presets without a published model behind
+The sizes of the presets are in `plan/model_catalog.py`. Both are those of the config.json of the
+model that is named beside each, and a test compares them. Presets without a published model behind
 them (llama-tiny, llama-small) have the defaults.
 """
 
@@ -31,13 +32,13 @@ _LLAMA_2 = LlamaOptions()
 _LLAMA_3_2 = LlamaOptions(rope_theta=500_000.0, rope_scaling=RopeScaling(factor=32.0))
 
 PUBLISHED = {
-    "llama-160m": _LLAMA_1,
-    "llama-1b": _LLAMA_3_2,
-    "llama-3b": _LLAMA_3_2,
-    "llama-7b": _LLAMA_2,
-    "llama-13b": _LLAMA_2,
-    "llama-30b": _LLAMA_1,
-    "llama-70b": _LLAMA_2,
+    "llama-160m": _LLAMA_1,  # JackFram/llama-160m
+    "llama-1b": _LLAMA_3_2,  # meta-llama/Llama-3.2-1B
+    "llama-3b": _LLAMA_3_2,  # meta-llama/Llama-3.2-3B
+    "llama-7b": _LLAMA_2,  # meta-llama/Llama-2-7b-hf
+    "llama-13b": _LLAMA_2,  # meta-llama/Llama-2-13b-hf
+    "llama-30b": _LLAMA_1,  # huggyllama/llama-30b
+    "llama-70b": _LLAMA_2,  # meta-llama/Llama-2-70b-hf
 }
 
 

@@ -1,0 +1,1 @@
+"""What `import holdfast` offers beyond single parts: training from Python."""
