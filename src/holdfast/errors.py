@@ -14,6 +14,10 @@ class HoldfastError(Exception):
         self.exit_code = exit_code
 
 
+class UserCodeError(HoldfastError):
+    """Code of the user failed; the cause has its traceback, which is shown first."""
+
+
 class InternalError(Exception):
     """A bug in Holdfast."""
 

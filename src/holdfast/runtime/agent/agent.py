@@ -24,7 +24,13 @@ from holdfast.control.effects import StepsRecorded
 from holdfast.control.facts import Beat, NodeConnected, ProgressPlace, WorkerExited, WorkerStarted
 from holdfast.control.message import Message
 from holdfast.control.report import Member
-from holdfast.control.snapshots.messages import Copy, DropArenas, Persist, SnapshotEvery
+from holdfast.control.snapshots.messages import (
+    Copy,
+    DropArenas,
+    Persist,
+    PlaceCopies,
+    SnapshotEvery,
+)
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import StepReport
 from holdfast.runtime.agent.snapshots import AgentSnapshots
@@ -51,7 +57,7 @@ from holdfast.runtime.wire.messages import (
     ToMember,
 )
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
-from holdfast.runtime.wire.snapshot_messages import ArenaWanted, Sealed
+from holdfast.runtime.wire.snapshot_messages import ArenaWanted, LightGiven, Sealed
 from holdfast.runtime.worker.progress_page import now_ms
 
 _LOG = logging.getLogger(__name__)
@@ -195,9 +201,9 @@ class Agent:
                 self._inject(fault)
             case StepsRecorded(step=step):
                 self._steps = [told for told in self._steps if _step_of(told) >= step]
-            case SnapshotEvery():
+            case SnapshotEvery() | PlaceCopies():
                 for worker in self._workers.values():
-                    worker.send(message)
+                    worker.send_later(message)
             case DropArenas() | Persist() | Copy():
                 self._snapshots.apply(message)
             case EndNode():
@@ -270,14 +276,14 @@ class Agent:
     def _receive(self, worker: WorkerProcess, message: FromWorker) -> None:
         match message:
             case Hello():
-                worker.send(self._assignment(worker.member))
+                worker.assign(self._assignment(worker.member))
             case WorkerState() as state if state.member == worker.member:
                 worker.state = state
             case StepReport() as report:
                 worker.at_version(report.step + 1)
             case Failed(line=line):
                 worker.last_words = line
-            case ArenaWanted() | Sealed():
+            case ArenaWanted() | Sealed() | LightGiven():
                 self._snapshots.receive(worker, message)
                 return
         told = Relayed(member=worker.member, message=message)
@@ -291,7 +297,7 @@ class Agent:
         mine = [
             fault
             for fault in self._spec.assignment.faults
-            if fault.target == member.name and member.incarnation == 1
+            if (fault.target == member.name or fault.hits_all) and member.incarnation == 1
         ]
         return msgspec.structs.replace(
             self._spec.assignment,
@@ -326,6 +332,9 @@ class Agent:
                 self._away_until = loop.time() + (fault.duration_s or float("inf"))
                 if self._connection is not None:
                     self._connection.hang_up()
+            case _ if fault.hits_all:
+                for each in self._workers.values():
+                    each.send(FaultMessage(fault=fault))
             case _ if worker is None:
                 _LOG.warning("%s was not done: %s does not run here", fault.kind, fault.target)
             case kind if kind in SIGNALS:
@@ -333,7 +342,7 @@ class Agent:
                 if kind == "SIGSTOP" and fault.duration_s:
                     loop.call_later(fault.duration_s, worker.signal, signal.SIGCONT)
             case _:
-                worker.send(FaultMessage(fault=fault))
+                worker.send_later(FaultMessage(fault=fault))
 
 
 def _step_of(told: Relayed) -> int:

@@ -1,5 +1,8 @@
 """An agent's part in snapshots: it owns the memory, says what is in it, and has the processes that
-write checkpoints and copy what other nodes hold.
+write checkpoints, copy what other nodes hold, and complete light versions.
+
+A worker gets memory only when nothing that it gave before is under way: the process that completes
+light versions and a worker that goes back to another version never write at the same time.
 """
 
 import asyncio
@@ -19,23 +22,29 @@ from holdfast.control.snapshots.messages import (
 )
 from holdfast.errors import HoldfastError
 from holdfast.runtime.agent.workers import WorkerProcess
+from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker
 from holdfast.runtime.wire.messages import Assignment, FromWorker
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
+    CompleteLight,
     CopySpec,
+    LightCompleted,
+    LightGiven,
+    LightSpec,
     PersistSpec,
     Sealed,
 )
 from holdfast.snapshot.arena_plan import node_job
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import ArenaLayout
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.node_arenas import NodeArenas, unpack_layouts
 
 _LOG = logging.getLogger(__name__)
 
-CHECKPOINTS, COPIES = "checkpoints", "copies"
+CHECKPOINTS, COPIES, LIGHT = "checkpoints", "copies", "light"
 
 
 class AgentSnapshots:
@@ -51,37 +60,51 @@ class AgentSnapshots:
         self._node, self._assignment, self._tell = node, assignment, tell
         self._forker, self._log_dir = forker, log_dir
         memory = assignment.memory
-        self._arenas = NodeArenas(node_job(memory, node)) if memory else None
+        self._folder = memory_folder(assignment.config)
+        self._arenas = NodeArenas(node_job(memory, node), self._folder) if memory else None
         self._plans: dict[str, str] = {}
         """What each worker has asked for last."""
         self._sidecars: dict[str, WorkerProcess] = {}
         """Processes that do not train, each there once there is something for it to do."""
         self._copying: Copy | None = None
+        self._staged: dict[str, tuple[str, str]] = {}
+        """Of each worker with light versions: its arena, and what they are made from."""
+        self._given: dict[str, list[tuple[WorkerProcess, LightGiven]]] = {}
+        """What is being completed, by worker, in order."""
+        self._settled: dict[str, asyncio.Event] = {}
 
     def held(self) -> tuple[HeldArena, ...]:
         return self._arenas.held() if self._arenas is not None else ()
 
-    def _tell_held(self, waits_s: dict[str, float] | None = None) -> None:
-        self._tell(NodeHolds(node=self._node, arenas=self.held(), waits_s=waits_s or {}))
+    def _tell_held(self, costs: dict[str, CopyCost] | None = None) -> None:
+        self._tell(NodeHolds(node=self._node, arenas=self.held(), costs=costs or {}))
 
     # Workers.
 
-    def receive(self, worker: WorkerProcess, message: ArenaWanted | Sealed) -> None:
+    def receive(self, worker: WorkerProcess, message: ArenaWanted | Sealed | LightGiven) -> None:
         match message:
             case ArenaWanted(layouts=data):
                 layouts = unpack_layouts(data)
                 self._plans[worker.name] = layouts[0].plan
                 asyncio.get_running_loop().create_task(self._make(worker, layouts))
-            case Sealed(wait_s=wait_s):
-                self._tell_held({worker.name: wait_s})
+            case Sealed(cost=cost):
+                self._tell_held({worker.name: cost})
+            case LightGiven():
+                self._complete(worker, message)
 
     async def _make(self, worker: WorkerProcess, layouts: tuple[ArenaLayout, ...]) -> None:
         """Its own first: without copies for others there is still that."""
-        path = await self._try_make(worker, layouts[:1])
-        if path is not None:
-            worker.send(ArenaReady(plan=layouts[0].plan, path=str(path)))
-            if layouts[1:]:
-                await self._try_make(worker, layouts[1:])
+        own = tuple(layout for layout in layouts if layout.is_staging)
+        copies = tuple(layout for layout in layouts[1:] if not layout.is_staging)
+        if worker.name in self._settled:
+            await self._settled[worker.name].wait()
+        path = await self._try_make(worker, (layouts[0], *own))
+        if path is not None and self._arenas is not None:
+            staging = str(self._arenas.path_of(own[0])) if own else ""
+            self._staged[worker.name] = (str(path), staging)
+            worker.send(ArenaReady(plan=layouts[0].plan, path=str(path), staging=staging))
+            if copies:
+                await self._try_make(worker, copies)
 
     async def _try_make(
         self, worker: WorkerProcess, layouts: tuple[ArenaLayout, ...]
@@ -95,6 +118,32 @@ class AgentSnapshots:
         except (HoldfastError, OSError) as error:
             _LOG.warning("no snapshot memory for %s: %s", worker.name, error)
             return None
+
+    # Light versions.
+
+    def _complete(self, worker: WorkerProcess, given: LightGiven) -> None:
+        path, staging = self._staged[worker.name]
+        self._given.setdefault(worker.name, []).append((worker, given))
+        self._settled.setdefault(worker.name, asyncio.Event()).clear()
+        self._sidecar(LIGHT).send(
+            CompleteLight(
+                worker=worker.name,
+                path=path,
+                staging=staging,
+                version=given.version,
+                before=given.before,
+            )
+        )
+
+    def _completed(self, answer: LightCompleted) -> None:
+        """The worker is told before it gets other memory: it does not wait for it any more."""
+        given = self._given.get(answer.worker, [])
+        worker, message = given.pop(0)
+        if not given:
+            self._settled[answer.worker].set()
+        worker.send(answer)
+        if not answer.error:
+            self._tell_held({answer.worker: message.cost})
 
     # The coordinator.
 
@@ -119,15 +168,24 @@ class AgentSnapshots:
         if name not in self._sidecars:
             log = self._log_dir / f"{name}-{self._node}.log"
             sidecar = WorkerProcess(Member(name, 1), self._forker, log, self._receive_from_sidecar)
-            sidecar.send(self._writer_spec() if name == CHECKPOINTS else self._copier_spec())
+            sidecar.send(self._spec_of(name))
             self._sidecars[name] = sidecar
         return self._sidecars[name]
+
+    def _spec_of(self, name: str) -> PersistSpec | CopySpec | LightSpec:
+        """The first message to such a process."""
+        if name == CHECKPOINTS:
+            return self._writer_spec()
+        if name == COPIES:
+            return self._copier_spec()
+        return LightSpec(optimizer=self._assignment.config.optimizer)
 
     def _writer_spec(self) -> PersistSpec:
         given = self._assignment
         snapshot = given.config.snapshot
         return PersistSpec(
             memory=given.memory,
+            folder=str(self._folder),
             checkpoints=given.checkpoints,
             every_steps=snapshot.persist_every_steps,
             every_s=snapshot.persist_every_s,
@@ -136,7 +194,8 @@ class AgentSnapshots:
         )
 
     def _copier_spec(self) -> CopySpec:
-        return CopySpec(memory=self._assignment.memory, node=self._node)
+        memory, folder = self._assignment.memory, str(self._folder)
+        return CopySpec(memory=memory, folder=folder, node=self._node)
 
     def _receive_from_sidecar(self, sidecar: WorkerProcess, message: FromWorker) -> None:
         match message:
@@ -144,6 +203,8 @@ class AgentSnapshots:
                 self._tell(message)
             case Copied():
                 self._copied(message)
+            case LightCompleted():
+                self._completed(message)
 
     def _copied(self, message: Copied) -> None:
         self._copying = None
@@ -175,6 +236,13 @@ class AgentSnapshots:
         del self._sidecars[sidecar.name]
         if sidecar.name == COPIES and self._copying is not None:
             self._copied(Copied(version=self._copying.version, error="its process has ended"))
+        if sidecar.name == LIGHT:
+            for name, given in sorted(self._given.items()):
+                for _, message in list(given):
+                    error = "the process that completes light versions has ended"
+                    self._completed(
+                        LightCompleted(worker=name, version=message.version, error=error)
+                    )
 
     # The end.
 

@@ -49,6 +49,8 @@ class WorkerProcess:
         self.last_words = ""
         self._unpacker = Unpacker(FROM_WORKER)
         self._unsent = bytearray()
+        self._early: list[Message] | None = []
+        """What waits for its assignment; None: it has that."""
         page_fd = make_page_file()
         self._page = ProgressPage(page_fd)
         self._beats, self._beat_ms = 0, 0
@@ -77,6 +79,19 @@ class WorkerProcess:
             self._loop.add_writer(self._socket, self._write)
         self._unsent += pack(message)
         self._write()
+
+    def assign(self, assignment: Message) -> None:
+        """The first message that it gets."""
+        early, self._early = self._early or [], None
+        for message in (assignment, *early):
+            self.send(message)
+
+    def send_later(self, message: Message) -> None:
+        """Not before its assignment: a process that has just been forked knows nothing else."""
+        if self._early is None:
+            self.send(message)
+        else:
+            self._early.append(message)
 
     def _write(self) -> None:
         try:

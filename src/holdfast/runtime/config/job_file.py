@@ -1,12 +1,15 @@
 """The job file: what to train, on what, how it is laid out over workers, and when that changes.
 
     [job]        steps, seed, number format, where to run, where to write
-    [model]      a preset, or sizes that replace those of the preset
+    [model]      a preset, or sizes that replace those of the preset; or a model of the user's
     [data]       the synthetic task or a token file, and the size of a step
     [parallel]   degrees of a regular plan, or `plan = "a.toml"`
-    [optimizer]  AdamW and its learning rate
+    [optimizer]  which one, its learning rate, groups of tensors, the schedule
+    [precision]  what is computed, reduced and kept in which number format
     [recovery]   what happens when workers or nodes fail
     [snapshot]   what is kept of the state, in memory and on disk
+    [detect]     whether slow workers are looked for
+    [emulate]    devices and links of another speed than those there are
     [[change]]   at_step = 5, and a plan file or the degrees that differ from then on
     [[faults]]   faults on purpose: kind, target, and when
 
@@ -19,11 +22,21 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from holdfast.control.settings import ControlSettings, SnapshotSettings
+from holdfast.control.settings import (
+    ControlSettings,
+    DetectSettings,
+    ReplanSettings,
+    SnapshotSettings,
+)
+from holdfast.engine.emulation import Emulation
 from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.errors import HoldfastError
 from holdfast.models.presets import LlamaOptions, RopeScaling, preset_options
 from holdfast.plan.model_catalog import LlamaShape, llama_shape
+from holdfast.plan.plan import Reshard
 from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.signals import SignalAction, SignalName
+from holdfast.snapshot.arena_plan import CopyPlacement, SnapshotMode
 
 # Every number has its range; the upper ends are far beyond what makes sense, so that a slip of the
 # keyboard is refused before it is a size of memory. What 0 means is said where 0 is allowed.
@@ -47,7 +60,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class JobSection(Section, frozen=True, kw_only=True):
     steps: Count
-    name: Annotated[str, Meta(pattern=r"^\w[\w.+-]*$")] = "run"
+    name: Annotated[str, Meta(pattern=r"^\w[\w.+-]*$", max_length=50)] = "run"
     """Part of the run directory's name."""
     seed: Seed = 0
     """Of initial values, dropout and, unless it has its own, the data."""
@@ -62,12 +75,30 @@ class JobSection(Section, frozen=True, kw_only=True):
     """Of the store through which workers find each other; 0 = any free one."""
     timeout_s: Annotated[float, Meta(ge=0.001, le=86_400)] = 120.0
     """How long one operation or one step may take before the job counts as broken."""
+    spares: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Workers that are started and have no place in the plan: one of them takes the place of a
+    worker that does not come back. They are on nodes of their own.
+    """
     threads: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Of computation, per worker; 0 = the cores, shared out."""
     run_dir: str = ""
     """Where everything is written; empty = a new folder below runs/."""
+    source_dir: str = ""
+    """The folder in which import paths are looked for, besides the installed packages; empty = that
+    of the job file.
+    """
     resume: str = ""
-    """The run directory of an earlier run: begin with one of its checkpoints."""
+    """The run directory of an earlier run: begin with one of its checkpoints. auto: go on in the
+    newest directory of a job of this name that is not finished.
+    """
+    signals: dict[SignalName, SignalAction] = {}
+    """What signals mean where they do not mean their default: stop, stop_now, checkpoint, stacks or
+    ignore.
+    """
+    grace_s: Annotated[float, Meta(ge=0.1, le=86_400)] = (
+        default_of(ControlSettings, "grace_ms") / 1000
+    )
+    """How long a stop may take: the step in flight, the last checkpoint, the end of processes."""
     tls_cert: str = ""
     """Certificate of the coordinator, which the others of the job then insist on; empty = no TLS
     between nodes, only the mutual proof of the job's secret.
@@ -98,6 +129,40 @@ class ModelSection(Section, frozen=True, kw_only=True):
     rope_factor: Annotated[float, Meta(ge=1, le=1e6)] | None = None
     """Of Llama 3's scaling of rotary positions; 1 = none."""
     norm_eps: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    factory: str = ""
+    """Instead of a preset: the import path of a function that makes the model, like
+    `my_project.model:build` or `model.py:build`.
+    """
+    arguments: dict[str, Any] = {}
+    """What the factory is called with."""
+    hf: str = ""
+    """Instead of a preset: a directory of Hugging Face, with config.json and perhaps weights."""
+
+    def __post_init__(self) -> None:
+        foreign = [name for name in ("factory", "hf") if getattr(self, name)]
+        sizes = [name for name in ("preset", *_LLAMA_KEYS) if self._is_given(name)]
+        if len(foreign) > 1 or (foreign and sizes):
+            one, other = [*foreign, *sizes][:2]
+            raise HoldfastError(
+                f"{one} = {getattr(self, one)!r} and {other} = {getattr(self, other)!r} contradict "
+                f"each other: leave one out"
+            )
+        if self.arguments and not self.factory:
+            raise HoldfastError(
+                f"arguments = {self.arguments} are for a factory, and there is none"
+            )
+
+    def _is_given(self, name: str) -> bool:
+        return bool(getattr(self, name) != default_of(type(self), name))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Made of modules that are not ours."""
+        return bool(self.factory or self.hf)
+
+    @property
+    def title(self) -> str:
+        return self.factory or self.hf or self.preset
 
     def shape(self) -> LlamaShape:
         """The preset, with the sizes that are given instead of its own."""
@@ -120,8 +185,20 @@ class ModelSection(Section, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, rope_scaling=scaled if self.rope_factor > 1 else None)
 
 
+_LLAMA_KEYS = (*LlamaShape.__struct_fields__, "dropout", "rope_theta", "rope_factor", "norm_eps")
+
+
 class DataSection(Section, frozen=True, kw_only=True):
-    kind: Literal["synthetic", "tokens"] = "synthetic"
+    factory: str = ""
+    """Instead of a kind: the import path of what makes a dataset of the user's own, with a length
+    and sequences of tokens by number.
+    """
+    arguments: dict[str, Any] = {}
+    """What the factory is called with."""
+    kind: Literal["synthetic", "tokens", "packed"] = "synthetic"
+    """packed: rows are filled with documents, inside which attention looks. Their lengths are those
+    of a token file with a separator, or drawn.
+    """
     path: str = ""
     """The token file."""
     dtype: Literal["", "uint16", "uint32"] = ""
@@ -132,9 +209,15 @@ class DataSection(Section, frozen=True, kw_only=True):
     micro_batches: Annotated[int, Meta(ge=0, le=65_536)] = 0
     """Of one step, over all replicas; 0 = as many as the first plan has."""
     shortest: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    """Lengths vary from here to seq_len; 0 = all are seq_len."""
+    """Lengths vary from here to seq_len; 0 = all are seq_len, and of packed documents from 4 on."""
+    separator: Annotated[int, Meta(ge=0, le=10**7)] | None = None
+    """Packed documents of a token file: the token that ends one."""
     seed: Seed | None = None
     """Empty = the job's."""
+
+    def __post_init__(self) -> None:
+        if self.arguments and not self.factory:
+            raise HoldfastError(f"arguments = {self.arguments} are for a factory, there is none")
 
 
 class ParallelSection(Section, frozen=True, kw_only=True):
@@ -150,9 +233,30 @@ class ParallelSection(Section, frozen=True, kw_only=True):
     split: str | tuple[int, ...] = "even"
     """Units per stage: even, cost, or counts like 3,4,4,3."""
     recompute: bool = False
+    reshard: Reshard = "after_backward"
+    """With a shard degree: gathered parameters are dropped after every pass through them
+    (after_forward), or kept until the last backward pass of the step.
+    """
+    redundancy: bool = False
+    """Every worker also holds the stage of its successor, so that one that is lost has a substitute
+    also where there is one replica.
+    """
     extra_in_flight: Annotated[int, Meta(ge=0, le=10**6)] = 0
     """Micro-batches a stage may begin beyond what the schedule does; 0 = none."""
     devices_per_node: Degree = 8
+
+
+class PrecisionSection(Section, frozen=True, kw_only=True):
+    compute: Literal["", "float32", "bfloat16"] = ""
+    """What units compute with; empty = job.dtype. Otherwise parameters, gradients and moments stay
+    in job.dtype, and units compute with a copy.
+    """
+    reduce: Literal["", "float32", "bfloat16"] = ""
+    """What gradients are summed in between workers; empty = job.dtype. On a worker they are summed
+    in job.dtype.
+    """
+    moments: Literal["", "float32", "bfloat16"] = ""
+    """What the optimizer's state is kept in; empty = job.dtype. It is updated in job.dtype."""
 
 
 class RecoverySection(Section, frozen=True, kw_only=True):
@@ -160,17 +264,33 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """exact: lost micro-batches of the step in flight are computed again. fast: the step counts
     without them, at a smaller learning rate. off: a failed worker ends the job.
     """
-    non_finite: Literal["skip", "stop"] = default_of(ControlSettings, "non_finite")
+    non_finite: Literal["skip", "stop", "go_back"] = default_of(ControlSettings, "non_finite")
     """A step whose loss or gradients are not finite is never applied. skip: the job goes on with
-    the next one. stop: it ends, with its state as before that step.
+    the next one. stop: it ends, with its state as before that step. go_back: it goes back to the
+    last good version and computes the step again; if it is the same again, its batch is left out.
     """
+    go_back_tries: Count = default_of(ControlSettings, "go_back_tries")
+    """How often it goes back, without a good step between, before it ends."""
     max_restarts: Natural = default_of(ControlSettings, "max_restarts")
     """Of a worker, of a node and of the coordinator, each within restart_window_s; 0 = none."""
     restart_window_s: Annotated[float, Meta(gt=0, le=10**7)] = (
         default_of(ControlSettings, "restart_window_ms") / 1000
     )
+    plan: Literal["auto", "reroute", "off"] = "auto"
+    """auto: after a change of health the planner is asked for a better plan, beside the training.
+    reroute: stages that are lost are left out until their workers are back. off: what is lost stays
+    out.
+    """
+    plan_search_s: Annotated[float, Meta(ge=0, le=3600)] = default_of(ReplanSettings, "search_s")
+    """How long the planner may search; 0 = it takes the first plan that is good."""
+    node_return_s: Annotated[float, Meta(gt=0, le=10**7)] = default_of(
+        ReplanSettings, "node_return_s"
+    )
+    """How long a node that was lost is assumed to be away, if it comes back at all."""
     restart_nodes: bool = False
     """Start a node's agent again when it has ended; otherwise the node is lost."""
+    restart_nodes_after_s: Annotated[float, Meta(ge=0, le=10**7)] = 0.5
+    """How long after its end: so that a node can be away for a while on one machine, too."""
     heartbeat_ms: Annotated[int, Meta(ge=1, le=60_000)] = default_of(
         ControlSettings, "heartbeat_ms"
     )
@@ -186,16 +306,31 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """How long a worker may take to stop and say where it is."""
     lost_after_ms: Milliseconds = default_of(ControlSettings, "lost_after_ms")
     """How long a node may be cut off while its workers go on."""
+    join_within_s: Annotated[float, Meta(gt=0, le=10**7)] = (
+        default_of(ControlSettings, "join_within_ms") / 1000
+    )
+    """How long a change of plan may wait for workers that join; then they are started again."""
     feed_delay_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
     """For experiments: every unit that a joining worker gets is held back this long."""
 
 
 class SnapshotSection(Section, frozen=True, kw_only=True):
-    every: Natural = 0
-    """Steps between two snapshots in memory; 0 = none are made."""
+    every: Natural = 1
+    """Steps between two snapshots in memory; 0 = none are made, and no checkpoints either."""
     max_cost: Annotated[float, Meta(ge=0, le=1)] = default_of(SnapshotSettings, "max_cost")
     """The share of the training time that may be spent waiting for snapshots. Where they need more,
     `every` is doubled until they do not; 0 = it stays as it is.
+    """
+    placement: CopyPlacement = "bubbles"
+    """When state is copied: "bubbles" = in the waits that the timeline of the current plan, with
+    the times measured in this job, has as bubbles; "waits" = in any wait; "after_step" = at once,
+    while training waits for it (to compare with).
+    """
+    mode: SnapshotMode = "full"
+    """What a worker copies: "full" = parameters and optimizer state; "light" = parameters and the
+    gradients of the last update, which a process of its node applies to optimizer state of its own.
+    Less is copied in the worker's time; it takes more memory, and a core of the host. The versions
+    are the same, bit for bit. On a CPU, with a snapshot of every step.
     """
     parity: bool = True
     """Keep enough on every node to compute what another one held."""
@@ -203,10 +338,14 @@ class SnapshotSection(Section, frozen=True, kw_only=True):
     """Of shared memory, per node; 0 = what there is. Where it does not suffice, parity goes first,
     then the interval grows.
     """
+    memory_folder: str = ""
+    """Where snapshots lie; empty = /dev/shm, or the run directory where that is too small."""
+    strict: bool = False
+    """Refuse to start where some of the protection cannot be had, instead of saying so."""
     persist_every_steps: Natural = 0
     """Write a checkpoint at least so often, below checkpoints/; 0 = not by steps."""
-    persist_every_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
-    """0 = not by time."""
+    persist_every_s: Annotated[float, Meta(ge=0, le=10**9)] = 600.0
+    """The same by time; 0 = not by time. With neither there are no checkpoints."""
     keep_latest_k: Natural = 2
     """Checkpoints to keep; 0 = all."""
     load_step: Annotated[int, Meta(ge=-1, le=10**9)] = -1
@@ -215,6 +354,62 @@ class SnapshotSection(Section, frozen=True, kw_only=True):
     @property
     def persists(self) -> bool:
         return self.every > 0 and bool(self.persist_every_steps or self.persist_every_s)
+
+
+class DetectSection(Section, frozen=True, kw_only=True):
+    on: bool = default_of(DetectSettings, "on")
+    """Look for workers and links that are slower than others and than they were."""
+    learn_steps: Annotated[int, Meta(ge=4, le=10**6)] = default_of(DetectSettings, "learn_steps")
+    """Of every plan: what is usual is learned from them, and nothing is judged."""
+
+
+Speeds = dict[str, Annotated[float, Meta(gt=0, le=1e6)]]
+
+
+class EmulateSection(Section, frozen=True, kw_only=True):
+    profile: str = ""
+    """A file of costs in seconds, like the profile.json of another run."""
+    unit_ms: Annotated[float, Meta(ge=0, le=3_600_000)] = 0.0
+    """Instead of a file: the time of a block's forward pass over full rows; the others follow
+    from the model. 0 and no file = nothing is emulated.
+    """
+    speed: Speeds = {}
+    """Of workers (n0.g1) and nodes (n0), relative to that; 0.5 = half as fast."""
+    latency_ms: Annotated[float, Meta(ge=0, le=3_600_000)] = 0.0
+    """Of every link, and of every link of a reduction's ring; 0 = as the file says."""
+    bandwidth_mb_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """The same; 0 = as the file says, or not limited."""
+    link_speed: Speeds = {}
+    """Of single links, one way (n0>n1, n0.g1>n1.g0); 0.5 = half as fast."""
+    noise: Annotated[float, Meta(ge=0, le=0.25)] = default_of(Emulation, "noise")
+    """Of every computation's time, relative to it; 0 = none."""
+    attention: Annotated[float, Meta(ge=0, le=1)] = default_of(Emulation, "attention")
+    """The share of a block's time that grows with the squared lengths of documents."""
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.profile or self.unit_ms)
+
+
+class ViewSection(Section, frozen=True, kw_only=True):
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    """Serve the page and the metrics of the job here, as long as it runs; 0 = do not."""
+    host: str = "127.0.0.1"
+    """The address to serve them on; by default they are seen from this machine alone."""
+    control: bool = False
+    """Let the page inject faults and stop the job, with the job's secret."""
+    otlp: str = ""
+    """Where incidents are sent as OpenTelemetry traces, like http://127.0.0.1:4318/v1/traces."""
+    trace_every: Natural = 1
+    """Steps between two whose actions are timed, for `holdfast trace`; 0 = none are."""
+    trace_limit_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 16 * 2**20
+    """How much of that is kept of every worker, on disk: the newest."""
+
+    def __post_init__(self) -> None:
+        if self.otlp and not self.otlp.startswith(("http://", "https://")):
+            raise HoldfastError(
+                f"otlp = {self.otlp!r}: expected an address like http://127.0.0.1:4318/v1/traces"
+            )
 
 
 class ChangeSection(Section, frozen=True, kw_only=True):
@@ -230,8 +425,12 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     data: DataSection = DataSection()
     parallel: ParallelSection = ParallelSection()
     optimizer: OptimizerConfig = OptimizerConfig()
+    precision: PrecisionSection = PrecisionSection()
     recovery: RecoverySection = RecoverySection()
     snapshot: SnapshotSection = SnapshotSection()
+    detect: DetectSection = DetectSection()
+    emulate: EmulateSection = EmulateSection()
+    view: ViewSection = ViewSection()
     changes: tuple[ChangeSection, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -242,8 +441,12 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "data": DataSection,
     "parallel": ParallelSection,
     "optimizer": OptimizerConfig,
+    "precision": PrecisionSection,
     "recovery": RecoverySection,
     "snapshot": SnapshotSection,
+    "detect": DetectSection,
+    "emulate": EmulateSection,
+    "view": ViewSection,
 }
 
 ALIASES: dict[str, dict[str, str]] = {
@@ -275,6 +478,14 @@ def format_job(config: JobConfig) -> str:
 
 def _table(section: msgspec.Struct) -> dict[str, Any]:
     fields = msgspec.structs.asdict(section)
-    if fields.get("plan"):
+    if isinstance(section, ParallelSection) and section.plan:
         fields = {"plan": fields["plan"]}
-    return {name: value for name, value in fields.items() if value is not None and value != ""}
+    return {
+        name: [_table(one) for one in value] if _is_tables(value) else value
+        for name, value in fields.items()
+        if value is not None and value not in ("", ())
+    }
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, tuple) and isinstance(value[0], msgspec.Struct)

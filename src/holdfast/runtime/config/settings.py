@@ -9,6 +9,7 @@ Every value remembers where it came from, so that a complaint names the place to
 """
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 import msgspec
 
+from holdfast.engine.import_path import anchored
 from holdfast.errors import HoldfastError
 from holdfast.runtime.config.job_file import (
     ALIASES,
@@ -35,9 +37,15 @@ PATHS = {
     ("job", "tls_cert"),
     ("job", "tls_key"),
     ("job", "resume"),
+    ("job", "source_dir"),
+    ("model", "hf"),
+    ("snapshot", "memory_folder"),
+    ("emulate", "profile"),
 }
 """Relative to the job file where the job file names them."""
 EXIT_USAGE = 2
+AUTO = "auto"
+"""For `job.resume`: whatever can be gone on from."""
 
 
 class Given(NamedTuple):
@@ -55,7 +63,16 @@ def read_config(
     path: Path, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> JobConfig:
     """The job as all sources together say it."""
-    tables = _load(path)
+    return read_tables(load_tables(path), path, flags, environment)
+
+
+def read_tables(
+    tables: dict[str, Any],
+    path: Path,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> JobConfig:
+    """The same from what a file says, or would; errors and relative paths refer to `path`."""
     changes, faults = tables.pop("change", []), tables.pop("faults", [])
     merged: Layer = {section: {} for section in SECTIONS}
     for layer in (
@@ -65,6 +82,17 @@ def read_config(
     ):
         for section, given in layer.items():
             merged[section].update(given)
+    merged["job"].setdefault("source_dir", Given(str(path.parent.absolute()), str(path)))
+    for section, key in (("job", "source_dir"), ("model", "hf")):
+        found = merged[section].get(key)
+        if found is not None and isinstance(found.value, str) and found.value:
+            # The run directory keeps the job, and is read from anywhere.
+            merged[section][key] = Given(os.path.abspath(found.value), found.source)
+    folder = merged["job"]["source_dir"].value
+    for key in ("factory", "lr_schedule"):
+        found = merged["optimizer"].get(key)
+        if found is not None and isinstance(found.value, str) and isinstance(folder, str):
+            merged["optimizer"][key] = Given(anchored(found.value, folder), found.source)
     sections = {name: _build(name, given, str(path)) for name, given in merged.items()}
     first: Any = sections["parallel"]
     return JobConfig(
@@ -77,7 +105,7 @@ def read_config(
 # The file.
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_tables(path: Path) -> dict[str, Any]:
     if path.suffix == ".py":
         raise HoldfastError(
             f"{path} is a Python script; `holdfast run` takes a job file (TOML) so far"
@@ -116,7 +144,7 @@ def _file_section(
                 f"{path}: {title} {first} = {table[first]!r} and {key} = {value!r} are the same "
                 f"key; leave one out"
             )
-        if (section, ours) in PATHS and isinstance(value, str) and value:
+        if (section, ours) in PATHS and isinstance(value, str) and value not in ("", AUTO):
             value = str(path.parent / value)
         given[ours] = Given(value, str(path))
     return given
@@ -216,6 +244,10 @@ def split_flags(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield flag, None
 
 
+SHORT = {"plan": "parallel", "port": "job", "host": "job"}
+"""Keys of several sections: which one a flag without a section means."""
+
+
 def _flag_value(flag: str, text: str | None) -> tuple[str, str, Any]:
     name = flag[2:].replace("-", "_")
     section, dot, key = name.rpartition(".")
@@ -233,6 +265,8 @@ def _flag_value(flag: str, text: str | None) -> tuple[str, str, Any]:
         known = [f"{home}.{known}" for home in homes for known in _keys(home)]
         hint = nearest(name if dot else f"job.{name}", known)
         raise HoldfastError(f"{flag} is no setting; {hint}", exit_code=EXIT_USAGE)
+    if len(found) > 1 and key in SHORT:
+        found = [choice for choice in found if choice[0] == SHORT[key]]
     if len(found) > 1:
         choices = " or ".join(f"--{home}.{key}" for home, key, _ in found)
         raise HoldfastError(f"{flag} is not clear: say {choices}", exit_code=EXIT_USAGE)
@@ -322,6 +356,8 @@ def _build(section: str, given: Mapping[str, Given], path: str) -> Any:
 
 def is_finite(value: Any) -> bool:
     """Numbers, and all numbers of a list; anything else is."""
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
     if isinstance(value, list | tuple):
         return all(map(is_finite, value))
     return not isinstance(value, float) or isfinite(value)

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,8 +18,14 @@ from holdfast.observe.progress import after_steps
 from holdfast.plan.workers import node_of
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.status import make_status
-from holdfast.runtime.faults.injector import FaultSchedule, find_target, place_faults
+from holdfast.runtime.faults.injector import (
+    FaultSchedule,
+    find_target,
+    place_fault,
+    place_faults,
+)
 from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.connection import Strangers
@@ -29,6 +36,7 @@ from holdfast.runtime.wire.messages import (
     InjectRequest,
     StatusReply,
     StatusRequest,
+    StopJob,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -45,11 +53,15 @@ class AdminApi:
         dispatch: Dispatch,
         strangers: Strangers,
         now_ms: int,
+        stop: Callable[[], object],
     ) -> None:
+        """`stop`: ends the job as a signal would."""
+        self.stop = stop
         self._spec, self._view, self._run_log = spec, view, run_log
         self._dispatch, self._strangers = dispatch, strangers
         seed = spec.config.job.seed
-        faults = place_faults(spec.config.faults, spec.plans[0].plan, seed)
+        workers = Job(spec.config, spec.plans, ()).workers
+        faults = place_faults(spec.config.faults, spec.plans[0].plan, seed, workers)
         self._faults = FaultSchedule(faults, seed, now_ms, run_log.faults_before)
         self._chance = random.Random(seed)
 
@@ -62,6 +74,9 @@ class AdminApi:
                     return Done(text=self.inject(fault))
                 except HoldfastError as error:
                     return Done(text=str(error), ok=False)
+            case StopJob():
+                self.stop()
+                return Done(text=f"stopping with a checkpoint, {after_steps(self._view.next_step)}")
 
     def status(self) -> bytes:
         job = self._spec.config.job
@@ -73,6 +88,7 @@ class AdminApi:
                 self._view,
                 self._run_log,
                 self._strangers.num_refused,
+                emulated=self._spec.config.emulate.is_on,
             )
         )
 
@@ -88,18 +104,30 @@ class AdminApi:
             except HoldfastError as error:
                 _LOG.warning("%s for %s was not injected: %s", fault.kind, fault.target, error)
 
+    def _checked_link(self, fault: Fault) -> str:
+        if not self._spec.config.emulate.is_on:
+            raise HoldfastError(f"{fault.kind} needs a job with [emulate]")
+        return place_fault(fault, self._view.plan, self._chance).target
+
     def inject(self, fault: Fault) -> str:
         """What was done."""
         step = self._view.next_step
         target = "coordinator"
-        if fault.kind != "COORDINATOR_LOSS":
-            target = find_target(fault, self._view.plan, self._chance)
+        if fault.hits_all:
+            target = self._checked_link(fault)
+        elif fault.kind != "COORDINATOR_LOSS":
+            plan = self._view.plan
+            workers = tuple(dict.fromkeys((*plan.workers, *self._view.workers)))
+            target = find_target(fault, plan, self._chance, workers)
         self._run_log.tell(
             [
                 FaultInjected(
                     fault=fault.kind,
                     target=target,
                     step=step,
+                    factor=fault.slowness,
+                    duration_s=fault.duration_s,
+                    steps=fault.steps,
                     reason="on purpose: [[faults]] or inject",
                 )
             ]
@@ -107,6 +135,9 @@ class AdminApi:
         if fault.kind == "COORDINATOR_LOSS":
             os.kill(os.getpid(), signal.SIGKILL)
         placed = msgspec.structs.replace(fault, target=target)
+        if fault.hits_all:
+            self._dispatch.to_all(InjectFault(fault=placed))
+            return f"{fault.kind} for {target}, {after_steps(step)}"
         if not self._dispatch.to_node(node_of(target), InjectFault(fault=placed)):
             raise HoldfastError(f"{fault.kind}: the node of {target} is not connected")
         return f"{fault.kind} for {target}, {after_steps(step)}"

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.errors import HoldfastError
+from holdfast.observe.append import append_whole, sync_file
 
 CONTROL = "control.jsonl"
 _DECODER = msgspec.json.Decoder(JournalEntry)
@@ -40,17 +41,18 @@ class ControlJournal:
             os.ftruncate(self._fd, len(whole))
         return tuple(_DECODER.decode(line) for line in whole.splitlines())
 
-    def append(self, entry: JournalEntry) -> None:
-        line = _ENCODER.encode(entry) + b"\n"
+    def append(self, entry: JournalEntry) -> str:
+        """Why the disk does not take it; empty: it is written."""
         self._is_synced = False
-        if os.write(self._fd, line) < len(line):
-            raise HoldfastError("control.jsonl: the disk is full; nothing is sent on that")
+        return append_whole(self._fd, _ENCODER.encode(entry) + b"\n")
 
-    def sync(self) -> None:
-        """To be called before anything is sent."""
-        if not self._is_synced:
-            os.fsync(self._fd)
-            self._is_synced = True
+    def sync(self) -> str:
+        """To be called before anything is sent; why that has to wait, empty: it need not."""
+        if self._is_synced:
+            return ""
+        trouble = sync_file(self._fd)
+        self._is_synced = not trouble
+        return trouble
 
     def close(self) -> None:
         os.close(self._fd)

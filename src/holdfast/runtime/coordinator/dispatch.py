@@ -3,9 +3,9 @@
 Orders for several workers of a node travel together, and only what changed of them (`deltas`).
 """
 
-from holdfast.control.effects import Leave, Stop, Void
+from holdfast.control.effects import WorkerMessage
 from holdfast.control.message import Message
-from holdfast.control.order import Freeze, Order
+from holdfast.control.order import Order
 from holdfast.control.report import Member
 from holdfast.plan.workers import node_of
 from holdfast.runtime.coordinator.order_deltas import OrderPacker
@@ -63,7 +63,7 @@ class Dispatch:
         for node in self._nodes:
             self.to_node(node, message)
 
-    def to_worker(self, member: Member, message: Freeze | Order | Void | Stop | Leave) -> None:
+    def to_worker(self, member: Member, message: WorkerMessage) -> None:
         node = node_of(member.name)
         if isinstance(message, Order):
             _, own = self._orders.setdefault((node, message.number), (message, {}))

@@ -6,9 +6,9 @@ coordinator that was started again goes on from its journal and from them; meanw
 train.
 
 The process ends when the job does, or with the launcher, which starts another if this one is lost.
-It also ends with the first exception, be it a mistake here or a disk that does not take the
-journal: the machine believes that all its effects were carried out, and only a successor that asks
-all agents finds out which of them were not.
+It also ends with the first exception: the machine believes that all its effects were carried out,
+and only a successor that asks all agents finds out which of them were not. A disk that does not
+take the journal is none: what depends on it waits (`effect_queue`).
 """
 
 import asyncio
@@ -19,8 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
+    AskPlanner,
     Disconnect,
     Effect,
     Explain,
@@ -28,20 +31,25 @@ from holdfast.control.effects import (
     Finish,
     Happened,
     Kill,
-    Record,
+    ProbeWork,
+    RunProbe,
     Send,
     Start,
+    StepsRecorded,
     ToAllNodes,
     ToNode,
 )
 from holdfast.control.facts import (
     Beat,
     CheckpointsFound,
+    CheckpointWanted,
     EpochReported,
     Fact,
     NodeConnected,
     NodeDead,
     NodeLost,
+    PlanAnswered,
+    ProbeAnswered,
     StepReported,
     StopWanted,
     Tick,
@@ -50,21 +58,32 @@ from holdfast.control.facts import (
     WorkerStarted,
     WorkerTold,
 )
-from holdfast.control.job_events import StepCompleted
-from holdfast.control.settings import ControlSettings, SnapshotSettings
+from holdfast.control.job_events import AllReady, StepCompleted
+from holdfast.control.settings import (
+    ControlSettings,
+    DetectSettings,
+    ReplanSettings,
+    SnapshotSettings,
+)
 from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.observe import events
 from holdfast.observe.run_directory import CHECKPOINTS, log_name
 from holdfast.plan.workers import node_of
-from holdfast.runtime.config.snapshot_options import snapshot_options
+from holdfast.runtime.config.snapshot_options import memory_folder, snapshot_options
 from holdfast.runtime.coordinator.admin_api import AdminApi
+from holdfast.runtime.coordinator.advisor_process import AdvisorProcess
 from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
+from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
+from holdfast.runtime.coordinator.effect_queue import EffectQueue
 from holdfast.runtime.launch.launcher_messages import (
+    CannotWrite,
+    CheckpointRequest,
     CoordinatorSpec,
     Ending,
+    FromLauncher,
     LauncherLink,
     NodeEnded,
     StopRequest,
@@ -73,7 +92,15 @@ from holdfast.runtime.launch.launcher_messages import (
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, Reader
-from holdfast.runtime.wire.messages import EndNode, Failed, KillWorker, Relayed, StartWorker
+from holdfast.runtime.wire.messages import (
+    EndNode,
+    Failed,
+    KillWorker,
+    ProbeDone,
+    Relayed,
+    StartWorker,
+    ToMember,
+)
 from holdfast.runtime.worker.progress_page import now_ms
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.disk.checkpoints import valid_checkpoints
@@ -83,6 +110,8 @@ from holdfast.snapshot.memory.node_arenas import reachable
 _LOG = logging.getLogger(__name__)
 
 LEAVE_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 1.0
+"""For workers to leave after a stop: what they had to write is written."""
 ENTER_MS = 30_000
 GRACE_S = 10.0
 """How much longer than its workers the coordinator waits for any sign of progress."""
@@ -93,15 +122,23 @@ class CoordinatorServer:
         run_dir = Path(spec.run_dir)
         self._spec = spec
         self._journal = ControlJournal(run_dir / CONTROL)
-        self._run_log = RunLog(run_dir, spec.backend, self._seconds, spec.first_step)
+        self._run_log = RunLog(run_dir, spec.backend, spec.clock, spec.first_step)
         self._machine = Coordinator(
             settings_of(spec), self._journal.entries, self._run_log.recorded
         )
         self._run_log.know(self._machine.view.plans)
         self._dispatch = Dispatch()
+        self._effects = EffectQueue(self._journal, self._run_log.note, self._do)
+        self._disk = DiskWatch(self._effects, self._run_log, self._say_full)
         self._strangers = Strangers(_LOG.warning, time.monotonic)
         self._admin = AdminApi(
-            spec, self._machine.view, self._run_log, self._dispatch, self._strangers, now_ms()
+            spec,
+            self._machine.view,
+            self._run_log,
+            self._dispatch,
+            self._strangers,
+            now_ms(),
+            stop=lambda: self._on_launcher(StopRequest(signal="a client")),
         )
         self._ending: Ending | None = None
         self._ended = asyncio.Event()
@@ -109,9 +146,7 @@ class CoordinatorServer:
         self._woken = asyncio.Event()
         self._error: Exception | None = None
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
-
-    def _seconds(self) -> float:
-        return (now_ms() - self._spec.began_ms) / 1000
+        self._advisor = AdvisorProcess(self._guarded(lambda said: self._take(PlanAnswered(said))))
 
     # Life.
 
@@ -122,7 +157,7 @@ class CoordinatorServer:
         self._run_log.on_write = lambda journal, metrics: self._link.send(
             Wrote(journal=journal, metrics=metrics)
         )
-        if self._journal.entries:
+        if self._journal.entries and self._machine.view.run == self._spec.run:
             self._run_log.tell([_took_over(self._machine.term + 1)])
         self._take(Tick())  # takes the term, before any agent can ask for it
         self._find_checkpoints()
@@ -144,6 +179,7 @@ class CoordinatorServer:
         await self._ended.wait()
         ticking.cancel()
         server.close()
+        await self._advisor.close()
         if self._error is not None:
             raise self._error
         await self._say_good_bye()
@@ -167,6 +203,7 @@ class CoordinatorServer:
         tick = self._guarded(self._tick)
         while True:
             due_ms = min(self._machine.next_deadline_ms(now_ms()), self._admin.due_ms(now_ms()))
+            due_ms = self._disk.due_ms(due_ms)
             self._woken.clear()
             try:
                 async with asyncio.timeout((due_ms - now_ms()) / 1000):
@@ -175,6 +212,7 @@ class CoordinatorServer:
                 tick()
 
     def _tick(self) -> None:
+        self._disk.try_again()
         self._take(Tick())
         self._admin.inject_due(now_ms())
 
@@ -184,15 +222,17 @@ class CoordinatorServer:
             return
         view = self._machine.view
         if self._ending.outcome != "failed" and view.num_workers:
+            deadline_s = STOP_DEADLINE_S if view.is_stopping else LEAVE_DEADLINE_S
             try:
-                async with asyncio.timeout(LEAVE_DEADLINE_S):
+                async with asyncio.timeout(deadline_s):
                     await self._all_left.wait()
             except TimeoutError:
                 names = ", ".join(view.workers)
-                _LOG.warning("%s did not leave within %g s", names, LEAVE_DEADLINE_S)
+                _LOG.warning("%s did not leave within %g s", names, deadline_s)
         self._dispatch.to_all(EndNode())
         self._dispatch.close()
-        self._link.send(self._ending)
+        unwritten = await self._disk.write_last()
+        self._link.send(msgspec.structs.replace(self._ending, unwritten=unwritten))
         self._link.close()
         await asyncio.sleep(0.01)
 
@@ -237,8 +277,8 @@ class CoordinatorServer:
 
     def _left_of(self, node: str) -> tuple[HeldArena, ...]:
         """What of a node's memory can be read without its agent."""
-        memory = self._spec.memory
-        return reachable(node_job(memory, node)) if memory else ()
+        memory, folder = self._spec.memory, memory_folder(self._spec.config)
+        return reachable(node_job(memory, node), folder) if memory else ()
 
     def _on_written(self, message: Persisted) -> None:
         written = events.CheckpointWritten(
@@ -253,9 +293,9 @@ class CoordinatorServer:
         self._take(message)
 
     def _find_checkpoints(self) -> None:
-        if self._spec.config.snapshot.persists:
-            folder = Path(self._spec.run_dir) / CHECKPOINTS
-            self._take(CheckpointsFound(valid_checkpoints(folder)))
+        found = valid_checkpoints(Path(self._spec.run_dir) / CHECKPOINTS)
+        if found:
+            self._take(CheckpointsFound(found))
 
     def _on_worker(self, told: Relayed) -> None:
         member = told.member
@@ -269,15 +309,21 @@ class CoordinatorServer:
                 self._take(EpochReported(member, report))
             case Failed(line=line, is_consequence=is_consequence):
                 self._take(WorkerFailing(member, line, is_consequence))
+            case ProbeDone(number=number, seconds=seconds):
+                self._take(ProbeAnswered(member, number, seconds))
             case Unloadable() as unloadable:
                 self._take(unloadable)
             case other:
                 self._run_log.note_worker(member, other)
 
-    def _on_launcher(self, message: StopRequest | NodeEnded) -> None:
+    def _on_launcher(self, message: FromLauncher) -> None:
         match message:
+            case CheckpointRequest(signal=name):
+                self._take(CheckpointWanted(f"{name} asks for it"))
             case StopRequest(signal=name) if not self._machine.view.is_stopping:
-                reason = "stopping at the next step boundary; once more to stop at once"
+                reason = "stopping with a checkpoint at the next step boundary"
+                if name == "SIGINT":
+                    reason += "; Ctrl-C again to stop at once"
                 self._run_log.tell([events.StopRequested(signal=name, reason=reason)])
                 self._take(StopWanted(name))
             case NodeEnded(node=node, how=how, will_return=will_return):
@@ -286,20 +332,21 @@ class CoordinatorServer:
     # Effects.
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Record):
-                self._journal.append(effect.entry)
-                self._run_log.note(effect.entry)
-                continue
-            self._journal.sync()
-            self._do(effect)
-        self._journal.sync()
+        self._effects.add(effects, now_ms())
         self._dispatch.flush()
+        if self._disk.look():
+            self._woken.set()
+
+    def _say_full(self, trouble: str) -> None:
+        self._link.send(CannotWrite(reason=f"{trouble}: {self._spec.run_dir}"))
 
     def _do(self, effect: Effect) -> None:
         match effect:
             case Send(member=member, message=message):
                 self._dispatch.to_worker(member, message)
+            case RunProbe(member=member, number=number):
+                told_worker = ToMember(member=member, message=ProbeWork(number=number))
+                self._dispatch.to_node(node_of(member.name), told_worker)
             case Kill(member=member, reason=reason):
                 self._dispatch.to_node(
                     node_of(member.name), KillWorker(member=member, reason=reason)
@@ -308,23 +355,30 @@ class CoordinatorServer:
                 self._dispatch.to_node(node_of(member.name), StartWorker(member=member))
             case ToNode(node=node, message=told):
                 self._dispatch.to_node(node, told)
+            case ToAllNodes(message=StepsRecorded()) if self._run_log.trouble:
+                pass  # they are not: a successor would ask for them
             case ToAllNodes(message=told):
                 self._dispatch.to_all(told)
             case Disconnect(node=node):
                 self._dispatch.hang_up(node)
+            case AskPlanner(question=question):
+                self._advisor.ask(question)
             case Explain(text=text, details=details):
                 self._run_log.tell([events.Decided(reason=text, details=details)])
             case Happened(event=event):
                 self._run_log.happened(event, self._machine.newest_snapshot)
                 if isinstance(event, StepCompleted):
                     self._admin.inject_due(now_ms())
+                if isinstance(event, AllReady) and self._machine.settings.replan.policy == "auto":
+                    self._advisor.start()
             case Finish(outcome=outcome, reason=reason):
                 self._end(outcome, reason)
-            case Fail(reason=reason, worker=worker):
+            case Fail(reason=reason, worker=worker, is_state_lost=is_state_lost):
                 log = Path(self._spec.run_dir) / log_name(worker)
-                self._end("failed", f"{reason}; its log is {log}" if worker else reason)
+                why = f"{reason}; its log is {log}" if worker else reason
+                self._end("failed", why, is_state_lost=is_state_lost)
 
-    def _end(self, outcome: str, reason: str) -> None:
+    def _end(self, outcome: str, reason: str, *, is_state_lost: bool = False) -> None:
         """Once, whatever comes after."""
         if self._ending is not None:
             return
@@ -332,9 +386,10 @@ class CoordinatorServer:
         self._ending = Ending(
             outcome=outcome,
             reason=reason,
+            is_state_lost=is_state_lost,
             staging_bytes=max((told.staging_bytes for told in finished), default=0),
             final_bytes=sum(told.final_bytes for told in finished),
-            profile=self._run_log.profile(),
+            profile=self._run_log.profile(self._machine.view.profile),
         )
         self._ended.set()
 
@@ -352,25 +407,36 @@ def settings_of(spec: CoordinatorSpec) -> ControlSettings:
         plan=spec.plans[0].plan,
         changes=spec.plans,
         first_step=spec.first_step,
+        run=spec.run,
+        grace_ms=int(1000 * spec.config.job.grace_s),
         num_steps=spec.config.job.steps,
         ends_with_failure=recovery.mode == "off",
         patience_ms=int(1000 * (spec.config.job.timeout_s + GRACE_S)),
         heartbeat_ms=recovery.heartbeat_ms,
         hang_floor_ms=recovery.hang_floor_ms,
         hang_multiple=recovery.hang_multiple,
+        detect=DetectSettings(on=spec.config.detect.on, learn_steps=spec.config.detect.learn_steps),
         snapshots=SnapshotSettings(
             options=options if spec.memory else None,
             persists=snapshot.persists,
+            checkpoint_every_s=snapshot.persist_every_s,
             max_cost=snapshot.max_cost,
         ),
         mode="fast" if recovery.mode == "fast" else "exact",
         non_finite=recovery.non_finite,
+        go_back_tries=recovery.go_back_tries,
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,
         enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),
+        join_within_ms=int(1000 * recovery.join_within_s),
         lost_after_ms=recovery.lost_after_ms,
         max_restarts=recovery.max_restarts,
         restart_window_ms=int(1000 * recovery.restart_window_s),
+        replan=ReplanSettings(
+            policy=recovery.plan if recovery.mode != "off" else "off",
+            search_s=recovery.plan_search_s,
+            node_return_s=recovery.node_return_s,
+        ),
     )
 
 

@@ -43,8 +43,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Workers of the wanted plan that are not there."""
     nodes: tuple[str, ...]
     """Connected."""
+    slow: dict[str, float]
+    """Workers that are slow for sure: how many times longer they compute."""
+    emulated: bool
+    """Devices and links are: times are not those of this machine."""
     num_refused: int
     """Connections that could not prove the job's secret, or sent what is no message."""
+    protected_against: tuple[str, ...]
+    """Losses that the job survives."""
+    not_protected_against: tuple[str, ...]
     decisions: tuple[str, ...]
     """The last ones, with their reasons."""
 
@@ -56,6 +63,8 @@ def make_status(
     view: CoordinatorView,
     run_log: RunLog,
     num_refused: int,
+    *,
+    emulated: bool = False,
 ) -> Status:
     plan, states = view.plan, view.workers
     pids, places = view.pids, view.places
@@ -76,7 +85,11 @@ def make_status(
         workers=tuple(workers),
         missing=tuple(name for name in view.wanted.workers if name not in states),
         nodes=tuple(sorted(view.nodes)),
+        slow=dict(view.slow),
+        emulated=emulated,
         num_refused=num_refused,
+        protected_against=view.protection.against if view.protection is not None else (),
+        not_protected_against=view.protection.not_against if view.protection is not None else (),
         decisions=tuple(_lines(run_log.recent)),
     )
 

@@ -1,7 +1,8 @@
 """Faults that a worker does to itself, because only it knows the moment or the means.
 
-Kinds that end or block a process act at once, from whatever thread hears of them; an exception has
-to be raised in the training, and slowness is a pause after every action there.
+Kinds that end or block a process act at once, from whatever thread they are given on; an exception
+has to be raised in the training. Slowness is a pause after every action there; of an emulated
+device or link it is another speed.
 """
 
 import ctypes
@@ -10,10 +11,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from holdfast.runtime.faults.kinds import SIGNALS, Fault
+from holdfast.engine.emulated_device import EmulatedDevice
+from holdfast.runtime.faults.kinds import OF_CHANGES, SIGNALS, Fault
 from holdfast.runtime.worker.progress_page import ProgressPage
 
 _LOG = logging.getLogger(__name__)
@@ -21,6 +24,27 @@ _LOG = logging.getLogger(__name__)
 
 class InjectedError(Exception):
     """WORKLOAD_EXC, or GPU_ERROR where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowUntil:
+    fault: Fault
+    until_s: float
+    before_step: int | None
+
+    def is_over(self, now_s: float, step: int) -> bool:
+        return now_s > self.until_s or (self.before_step is not None and step >= self.before_step)
+
+
+def _is_due(fault: Fault, step: int, phase: str) -> bool:
+    """In which step a plan is entered is not known beforehand: such a fault comes at the first
+    chance from its step on, and a worker that joins has no step yet.
+    """
+    if fault.phase != phase or fault.at_step is None:
+        return False
+    if phase in OF_CHANGES:
+        return phase == "join" or step >= fault.at_step
+    return step == fault.at_step
 
 
 class WorkerFaults:
@@ -37,9 +61,12 @@ class WorkerFaults:
         self._planned = list(faults)
         self._page, self._clock, self._sleep = page, clock, sleep
         self._raise: Fault | None = None
-        self._slow: Fault | None = None
-        self._slow_until = 0.0
+        self._slow: dict[str, SlowUntil] = {}
+        """What is slow now, by the worker's or the link's name."""
         self._entered = 0.0
+        self.emulated: EmulatedDevice | None = None
+        self.spoil: Callable[[], object] = lambda: None
+        """Makes numbers of the worker's state no numbers."""
 
     # From the training.
 
@@ -49,8 +76,8 @@ class WorkerFaults:
         if self._raise is not None:
             fault, self._raise = self._raise, None
             raise InjectedError(f"{fault.kind} on purpose, in step {step}")
-        if self._slow is not None:
-            self._drag()
+        if self._slow:
+            self._drag(step)
         if self._planned:
             self._strike_due(step, "")
 
@@ -60,7 +87,7 @@ class WorkerFaults:
             self._strike_due(step, name)
 
     def _strike_due(self, step: int, phase: str) -> None:
-        due = [fault for fault in self._planned if (fault.at_step, fault.phase) == (step, phase)]
+        due = [fault for fault in self._planned if _is_due(fault, step, phase)]
         for fault in due:
             self._planned.remove(fault)
             self._announce(fault, step)
@@ -69,16 +96,34 @@ class WorkerFaults:
             fault, self._raise = self._raise, None
             raise InjectedError(f"{fault.kind} on purpose, {phase} of step {step}")
 
-    def _drag(self) -> None:
+    def _drag(self, step: int) -> None:
         """Every action takes `factor` times as long: wait what it took, so many times more."""
-        assert self._slow is not None
         now = self._clock()
-        if now > self._slow_until:
-            self._slow = None
+        for name, until in list(self._slow.items()):
+            if until.is_over(now, step):
+                del self._slow[name]
+                self._set_speed(until.fault, 1.0)
+        if self.emulated is not None or not self._slow:
             return
         if self._entered:
-            self._sleep((now - self._entered) * (self._slow.factor - 1))
+            factor = max(until.fault.factor for until in self._slow.values())
+            self._sleep((now - self._entered) * (factor - 1))
         self._entered = self._clock()
+
+    def _slow_down(self, fault: Fault) -> None:
+        until_s = self._clock() + (fault.duration_s or float("inf"))
+        last_step = self._page.read().step + fault.steps if fault.steps else None
+        self._set_speed(fault, fault.factor)
+        self._entered = 0.0
+        self._slow[fault.target] = SlowUntil(fault, until_s, last_step)
+
+    def _set_speed(self, fault: Fault, factor: float) -> None:
+        if self.emulated is None:
+            return
+        if fault.kind == "SLOW_LINK":
+            self.emulated.links.slow_down(fault.target, factor)
+        else:
+            self.emulated.slow_down(factor)
 
     # From anywhere.
 
@@ -96,9 +141,10 @@ class WorkerFaults:
                 self._raise = fault
             case "GPU_ERROR":
                 self._break_device(fault)
-            case "SLOW":
-                self._slow, self._entered = fault, 0.0
-                self._slow_until = self._clock() + (fault.duration_s or float("inf"))
+            case "NAN_STATE":
+                self.spoil()
+            case "SLOW" | "SLOW_LINK":
+                self._slow_down(fault)
             case kind if kind in SIGNALS:
                 os.kill(os.getpid(), signal.Signals[kind])
             case _:

@@ -17,26 +17,45 @@ from holdfast.runtime.faults.kinds import Fault
 OF_NODES = ("NODE_LOSS", "PARTITION")
 
 
-def place_faults(faults: Sequence[Fault], plan: Plan, seed: int) -> tuple[Fault, ...]:
-    """The same faults with a name in place of `random` or a role."""
+def place_faults(
+    faults: Sequence[Fault], plan: Plan, seed: int, workers: Sequence[str] = ()
+) -> tuple[Fault, ...]:
+    """The same faults with a name in place of `random` or a role; `workers`: all there are."""
     chance = random.Random(seed)
-    return tuple(place_fault(fault, plan, chance) for fault in faults)
+    return tuple(place_fault(fault, plan, chance, workers) for fault in faults)
 
 
-def place_fault(fault: Fault, plan: Plan, chance: random.Random) -> Fault:
+def place_fault(
+    fault: Fault, plan: Plan, chance: random.Random, workers: Sequence[str] = ()
+) -> Fault:
+    if fault.hits_all:
+        _check_ends(fault, workers or plan.workers)
+        return fault
     if fault.mean_time_s or fault.kind == "COORDINATOR_LOSS":
         return fault  # another worker every time, or none to choose from
-    return msgspec.structs.replace(fault, target=find_target(fault, plan, chance))
+    return msgspec.structs.replace(fault, target=find_target(fault, plan, chance, workers))
 
 
-def find_target(fault: Fault, plan: Plan, chance: random.Random) -> str:
-    """The worker or node that is meant."""
-    workers, target = plan.workers, fault.target
+def _check_ends(fault: Fault, workers: Sequence[str]) -> None:
+    names = {*workers, *map(node_of, workers)}
+    for end in fault.target.split(">"):
+        if end not in names:
+            raise HoldfastError(
+                f"{fault.kind}: {end!r} of {fault.target!r} is no worker or node of the plan; "
+                f"workers are {workers[0]} .. {workers[-1]}"
+            )
+
+
+def find_target(
+    fault: Fault, plan: Plan, chance: random.Random, workers: Sequence[str] = ()
+) -> str:
+    """The worker or node that is meant; by its name it may be one without a role."""
+    workers, target = workers or plan.workers, fault.target
     nodes = list(dict.fromkeys(map(node_of, workers)))
     if target == "random":
-        target = chance.choice(workers)
+        target = chance.choice(plan.workers)
     elif target not in workers and target not in nodes:
-        held = [worker for worker in workers if plan.role(worker) == target]
+        held = [worker for worker in plan.workers if plan.role(worker) == target]
         if not held:
             raise HoldfastError(
                 f"{fault.kind}: target {target!r} is no worker, node or role of the plan; workers "

@@ -26,6 +26,7 @@ in each.)
 import ctypes
 import faulthandler
 import gc
+import importlib
 import logging
 import os
 import select
@@ -34,7 +35,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.launch.signals import PRINT_STACKS, ignore_signals
 from holdfast.runtime.record.logs import open_log, start_logging
 
 if TYPE_CHECKING:
@@ -154,9 +156,13 @@ class ForkServer(Forker):
 
     MODULE = "holdfast.runtime.launch.fork_server"
 
-    def __init__(self) -> None:
+    def __init__(self, inherited_fds: Sequence[int] = (), preload: Sequence[str] = ()) -> None:
+        """`inherited_fds`: open in it and in all its children, until the last of them ends.
+        `preload`: modules that its children will need, so that none of them takes long to import.
+        """
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(control)
+        self._inherited_fds = tuple(inherited_fds)
         # What it prints is of interest only if it fails.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         # No pool of threads for numpy: workers are forked from here.
@@ -165,8 +171,8 @@ class ForkServer(Forker):
         environment["OPENBLAS_NUM_THREADS"] = "1"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.MODULE, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", self.MODULE, str(theirs.fileno()), *preload],
+                pass_fds=[theirs.fileno(), *self._inherited_fds],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -189,7 +195,7 @@ class ForkServer(Forker):
         """The fork server of light processes beside this one; started at first use."""
         from holdfast.runtime.launch.light_fork_server import LightForkServer
 
-        return LightForkServer()
+        return LightForkServer(self._inherited_fds)
 
     def settle(self) -> None:
         """`ForkServerIdle` comes when the children of all ended control sockets are reaped."""
@@ -220,6 +226,8 @@ class ForkServer(Forker):
         if "light" in self.__dict__:
             self.light.close()
         super().close()
+        if not self.is_warm:  # it imports before it listens, and has no children yet
+            self._process.kill()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -316,6 +324,7 @@ class _Server:
             os.close(log_fd)
             start_logging(log)
             faulthandler.enable()
+            faulthandler.register(PRINT_STACKS)
             code = self._run_child(socket.socket(fileno=sock_fd), own_fd)
             sys.stdout.flush()
             sys.stderr.flush()
@@ -371,12 +380,6 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def ignore_terminal() -> None:
-    """Ctrl-C in a terminal signals every process; the launcher decides what it means."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def check_in_child(check: Callable[[], None], deadline_s: int = 20) -> bool:
     """Does it pass? In a child, because it may start threads; what is wrong is printed."""
     pid = os.fork()
@@ -405,10 +408,12 @@ def serve(control_fd: int, run_child: RunChild) -> None:
 
 
 if __name__ == "__main__":
-    ignore_terminal()
+    ignore_signals()
     from holdfast.engine.transport.gloo_errors import check_gloo_errors
     from holdfast.runtime.worker.main import run_worker
 
     if not check_in_child(check_gloo_errors):
         sys.exit(1)
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     serve(int(sys.argv[1]), run_worker)

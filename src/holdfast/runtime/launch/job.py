@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.control.worker_reports import Planned
 from holdfast.plan.transition import Transition
+from holdfast.plan.workers import parse_worker, worker_grid
 from holdfast.runtime.config.job_file import JobConfig
 
 
@@ -21,8 +22,21 @@ class Job(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def workers(self) -> tuple[str, ...]:
-        """All workers with a role in any of the plans."""
+        """All workers with a role in any of the plans, and the spares."""
+        return (*self._seated, *self.spares)
+
+    @cached_property
+    def _seated(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for planned in self.plans for name in planned.plan.workers))
+
+    @cached_property
+    def spares(self) -> tuple[str, ...]:
+        """On nodes after the others and as large as those, so that no node takes a worker and its
+        spare with it.
+        """
+        places = [parse_worker(name) for name in self._seated]
+        num_nodes, per_node = (1 + max(numbers) for numbers in zip(*places, strict=True))
+        return worker_grid(self.config.job.spares, per_node, num_nodes)
 
     @property
     def num_parameters(self) -> int:

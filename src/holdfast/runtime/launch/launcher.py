@@ -11,8 +11,13 @@
 The launcher decides nothing about the training. It hosts the store through which workers find each
 other, keeps the socket at which the coordinator listens, so that both outlive any of them, and
 writes the beginning and the end of the run directory. Whatever ends a run, no process survives it.
-A signal asks for a stop at the next step boundary; a second one ends everything at once. A run
-that was stopped is not done, so its exit code is that of the signal (130 or 143), never 0.
+What a signal means is a setting; by default it asks for a stop at the next step boundary, with
+a checkpoint, within the grace time. A second Ctrl-C ends everything at once. A run that was stopped
+is not done, so its exit code is that of the signal (128 and its number), never 0.
+
+In the directory of an earlier run the launcher starts the job again: its coordinator goes on with
+the journal there, its agents find the memory that is left, and the coordinator decides what to go
+on from.
 """
 
 import os
@@ -20,37 +25,45 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.observe.events import PlanChanged, StepDone
+from holdfast.observe.action_times import TIMES
+from holdfast.observe.events import PlanChanged, StepDone, WritingStopped
 from holdfast.observe.report import RunReport
 from holdfast.observe.run_directory import (
     ADDRESS,
     CHECKPOINTS,
-    FINAL,
+    FINAL_PARTS,
     LOGS,
-    SHARED_MEMORY,
     RunDirectory,
     checkpoint_folder,
     create_run_directory,
 )
 from holdfast.plan.workers import node_of
 from holdfast.runtime.agent.agent import AgentSpec
+from holdfast.runtime.config.model_source import preload_modules
 from holdfast.runtime.faults.injector import place_faults
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import WARM_DEADLINE_S, ForkServer, ForkServerGone
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import (
+    CannotWrite,
+    CheckpointRequest,
     CoordinatorSpec,
     Ending,
     NodeEnded,
     StopRequest,
     Wrote,
 )
+from holdfast.runtime.launch.resources import grant, provide_for
+from holdfast.runtime.launch.run_lock import RunLock
+from holdfast.runtime.launch.run_memory import KeptMemory, RunMemory
+from holdfast.runtime.launch.signals import SignalBox, actions, exit_code
+from holdfast.runtime.launch.stacks import all_stacks
 from holdfast.runtime.launch.store import bind, serve_store
 from holdfast.runtime.launch.supervisor import (
     AgentLost,
@@ -64,15 +77,8 @@ from holdfast.runtime.launch.supervisor import (
 from holdfast.runtime.record.recorder import OnEvent, Recorder, resolved
 from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.secret import make_secret, write_secret
-from holdfast.runtime.worker.progress_page import now_ms
-from holdfast.snapshot.arena_plan import node_job
-from holdfast.snapshot.memory.node_arenas import remove_all
-from holdfast.snapshot.memory.owners import JobLock, clean
 
 LEAVE_DEADLINE_S = 30.0
-NODE_RESTART_S = 0.5
-"""Before a node's agent is started again."""
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 FOREVER_S = 1e6
 
 
@@ -83,6 +89,8 @@ class RunResult(msgspec.Struct, frozen=True):
     steps: tuple[StepDone, ...]
     changes: tuple[PlanChanged, ...]
     exit_code: int
+    kept: KeptMemory | None = None
+    """What stays in memory, for the next run in this directory."""
 
     @property
     def losses(self) -> list[float | None]:
@@ -92,9 +100,9 @@ class RunResult(msgspec.Struct, frozen=True):
 class JobFailed(HoldfastError):
     """The job cannot go on; the run directory has the details."""
 
-    def __init__(self, message: str, report: RunReport) -> None:
+    def __init__(self, message: str, report: RunReport, kept: KeptMemory | None = None) -> None:
         super().__init__(message)
-        self.report = report
+        self.report, self.kept = report, kept
 
 
 class _StoppedAtOnce(Exception):
@@ -102,57 +110,59 @@ class _StoppedAtOnce(Exception):
 
 
 def run_job(
-    job: Job, *, on_event: OnEvent | None = None, fork_server: ForkServer | None = None
+    job: Job,
+    *,
+    on_event: OnEvent | None = None,
+    fork_server: ForkServer | None = None,
+    signals: SignalBox | None = None,
+    show: Callable[[list[str]], object] = lambda lines: None,
 ) -> RunResult:
     """Run a job to its end. JobFailed if it has none; the run directory is written either way.
 
     `on_event` receives every event as it happens. A warm `fork_server` can be lent; it is left
-    as it was.
+    as it was. `signals`: those that came before this was called count, too; until the directory is
+    locked they are raised (StoppedEarly). `show` gets the stacks of all processes when a signal
+    asks for them.
     """
     with ExitStack() as stack:
+        box = signals if signals is not None else stack.enter_context(_own_signals())
         host = job.config.job.host
         store = stack.enter_context(bind(host, job.config.job.port))
         control = stack.enter_context(bind(host, 0))
         secret = make_secret(os.environ)
+        provision = provide_for(job)
         directory = create_run_directory(job.config.job.run_dir, job.config.job.name)
+        lock = stack.enter_context(RunLock(directory.path))
+        box.begin()
         write_secret(directory.path, secret)
-        recorder = stack.enter_context(Recorder(job, directory, on_event))
-        warm = fork_server if fork_server is not None else stack.enter_context(ForkServer())
-        memory = stack.enter_context(shared_memory(job, directory))
-        run = _Run(job, directory, recorder, secret, memory)
-        return run.run(warm, store, control)
+        recorder = stack.enter_context(Recorder(job, directory, on_event, provision))
+        granted = grant(job, provision, directory)
+        if fork_server is None:
+            fork_server = stack.enter_context(
+                ForkServer([lock.fileno()], preload_modules(job.config))
+            )
+        memory = stack.enter_context(RunMemory(granted, directory))
+        run = _Run(granted, directory, recorder, secret, memory)
+        run.show = show
+        return run.run(fork_server, store, control, box)
 
 
-@contextmanager
-def shared_memory(job: Job, directory: RunDirectory) -> Iterator[str]:
-    """The job's name there, empty if it keeps no snapshots. It is the launcher that keeps others
-    from taking the memory of a node whose agent is being started again for that of a dead job.
-    """
-    if not job.config.snapshot.every:
-        yield ""
-        return
-    clean()
-    memory = secrets.token_hex(8)
-    jobs = [node_job(memory, node) for node in dict.fromkeys(map(node_of, job.workers))]
-    directory.write(SHARED_MEMORY, memory)
-    with ExitStack() as locks:
-        for name in jobs:
-            locks.enter_context(JobLock(name))
-        try:
-            yield memory
-        finally:
-            remove_all(jobs)
+def _own_signals() -> SignalBox:
+    box = SignalBox()
+    box.begin()
+    return box
 
 
 class _Run:
     """One run, from the first process to the last."""
 
     def __init__(
-        self, job: Job, directory: RunDirectory, recorder: Recorder, secret: str, memory: str
+        self, job: Job, directory: RunDirectory, recorder: Recorder, secret: str, memory: RunMemory
     ) -> None:
         self._job, self._directory, self._recorder, self._secret = job, directory, recorder, secret
         self._memory = memory
-        self._began_ms = now_ms()
+        self.show: Callable[[list[str]], object] = lambda lines: None
+        self._actions = actions(job.config.job.signals)
         self._ending: Ending | None = None
         self._signal = 0
         self._ended_nodes: dict[str, NodeEnded] = {}
@@ -161,15 +171,20 @@ class _Run:
         self._due: list[tuple[float, Callable[[], None]]] = []
 
     def run(
-        self, fork_server: ForkServer, store: socket.socket, control: socket.socket
+        self,
+        fork_server: ForkServer,
+        store: socket.socket,
+        control: socket.socket,
+        signals: SignalBox,
     ) -> RunResult:
         self._control, self._store_port = control, store.getsockname()[1]
+        logs = self._directory / LOGS
         try:
-            with Supervisor(fork_server, fork_server.light, self._directory / LOGS) as self._people:
+            with Supervisor(fork_server, fork_server.light, logs, signals) as self._people:
                 self._recorder.begin()
                 self._follow(fork_server, store)
         except _StoppedAtOnce as stop:
-            return self._end(Ending(outcome="stopped", reason=str(stop)))
+            self._ending = self._ending or Ending(outcome="stopped", reason=str(stop))
         except (HoldfastError, ForkServerGone) as error:
             line = str(error)
             if isinstance(error, ForkServerGone):
@@ -179,13 +194,17 @@ class _Run:
         return self._end(self._ending)
 
     def _end(self, ending: Ending) -> RunResult:
+        """All processes are gone."""
         self._recorder.follow()
+        self._memory.is_useless = ending.outcome == "finished" or ending.is_state_lost
+        kept = self._memory.settle()
         report = self._recorder.end(ending)
         if ending.outcome == "failed":
-            raise JobFailed(ending.reason, report)
-        code = EXIT_CODES[signal.Signals(self._signal)] if ending.outcome == "stopped" else 0
+            raise JobFailed(ending.reason, report, kept)
+        # A stop that a client has asked for ends as one that a scheduler has.
+        code = exit_code(self._signal or signal.SIGTERM) if ending.outcome == "stopped" else 0
         recorder = self._recorder
-        return RunResult(report, tuple(recorder.steps), tuple(recorder.changes), code)
+        return RunResult(report, tuple(recorder.steps), tuple(recorder.changes), code, kept)
 
     # Phases.
 
@@ -206,8 +225,6 @@ class _Run:
     def _start_all(self) -> None:
         host, port = self._control.getsockname()[:2]
         self._directory.write(ADDRESS, f"{host}:{port}\n")
-        if self._job.config.job.keep_final:
-            (self._directory / FINAL).mkdir(exist_ok=True)
         self._start_coordinator()
         for node in self._nodes():
             self._start_agent(node)
@@ -227,9 +244,10 @@ class _Run:
                 config=config,
                 plans=self._job.plans,
                 backend=self._job.backend,
-                memory=self._memory,
+                memory=self._memory.name,
                 first_step=self._job.first_step,
-                began_ms=self._began_ms,
+                run=self._recorder.run,
+                clock=self._recorder.clock,
             ),
             self._control,
         )
@@ -260,7 +278,7 @@ class _Run:
     def _assignment(self) -> Assignment:
         """Of any worker, but for its name."""
         config = resolved(self._job)
-        final, checkpoints = self._directory / FINAL, self._directory / CHECKPOINTS
+        final, checkpoints = self._directory / FINAL_PARTS, self._directory / CHECKPOINTS
         resume = config.job.resume
         return Assignment(
             worker="",
@@ -270,16 +288,17 @@ class _Run:
             num_threads=config.job.threads or share_cores(len(self._job.workers)),
             num_workers_here=len(self._job.workers),
             final_dir=os.path.abspath(final) if config.job.keep_final else "",
-            memory=self._memory,
-            checkpoints=os.path.abspath(checkpoints) if config.snapshot.persists else "",
+            memory=self._memory.name,
+            checkpoints=os.path.abspath(checkpoints),
+            times=os.path.abspath(self._directory / TIMES),
             resume=str(checkpoint_folder(resume)) if resume else "",
             first_step=self._job.first_step,
             faults=tuple(fault for fault in self._faults() if fault.is_inside),
         )
 
     def _faults(self) -> tuple[Fault, ...]:
-        config = self._job.config
-        return place_faults(config.faults, self._job.plans[0].plan, config.job.seed)
+        config, plan = self._job.config, self._job.plans[0].plan
+        return place_faults(config.faults, plan, config.job.seed, self._job.workers)
 
     def _wait_until(self, is_done: Callable[[], bool], patience_s: float, what: str) -> None:
         """Handle what happens until it is done. Without `what`, time may simply run out."""
@@ -308,6 +327,8 @@ class _Run:
         match notice:
             case Told(message=Wrote(journal=journal, metrics=metrics)):
                 self._recorder.follow(journal, metrics)
+            case Told(message=CannotWrite(reason=reason)):
+                self._recorder.show(WritingStopped(reason=reason))
             case Told(message=Ending() as ending):
                 self._ending = self._ending or ending
             case CoordinatorLost(how=how):
@@ -338,7 +359,7 @@ class _Run:
         )
         self._people.tell(ended)
         if again:
-            at = time.monotonic() + NODE_RESTART_S
+            at = time.monotonic() + self._job.config.recovery.restart_nodes_after_s
             self._due.append((at, lambda: self._start_agent(node)))
 
     def _may_start(self, starts: list[float]) -> bool:
@@ -347,13 +368,37 @@ class _Run:
         starts.append(now)
         return len(starts) <= recovery.max_restarts
 
+    # Signals.
+
     def _take_signal(self, number: int) -> None:
+        match self._actions[number]:
+            case "stop":
+                self._stop(number)
+            case "stop_now":
+                self._signal = self._signal or number
+                raise _StoppedAtOnce(f"{_name(number)}, so at once")
+            case "checkpoint":
+                self._people.tell(CheckpointRequest(signal=_name(number)))
+            case "stacks":
+                self.show(all_stacks())
+
+    def _stop(self, number: int) -> None:
+        """Schedulers may send several signals; only a person who presses Ctrl-C again means that
+        it takes too long.
+        """
         if self._signal:
-            raise _StoppedAtOnce(f"{_name(number)} again, so at once")
-        self._signal = number
-        if not self._recorder.is_ready:
+            if number == signal.SIGINT:
+                raise _StoppedAtOnce("Ctrl-C again, so at once")
+            return
+        self._signal, grace_s = number, self._job.config.job.grace_s
+        if not self._recorder.is_ready and not self._memory.has_unsaved:
             raise _StoppedAtOnce(f"{_name(number)} before the first step")
+        self._due.append((time.monotonic() + grace_s, self._grace_is_over))
         self._people.tell(StopRequest(signal=_name(number)))
+
+    def _grace_is_over(self) -> None:
+        grace_s = self._job.config.job.grace_s
+        raise _StoppedAtOnce(f"{_name(self._signal)}, and not done within {grace_s:g} s")
 
 
 def _name(number: int) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.control.message import Message
 from holdfast.control.worker_reports import Planned
+from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.wire.frames import Reader, Unpacker, pack
@@ -28,8 +29,9 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinato
     memory: str = ""
     """The job's name in shared memory; empty = there are no snapshots."""
     first_step: int = 0
-    began_ms: int
-    """When the run began, by the machine's monotonic clock."""
+    run: int = 1
+    """Counts the runs in this directory."""
+    clock: RunClock
 
 
 class StartOf(Message, frozen=True, kw_only=True):
@@ -40,6 +42,12 @@ class StartOf(Message, frozen=True, kw_only=True):
 
 class StopRequest(Message, frozen=True, kw_only=True):
     """The launcher got a signal."""
+
+    signal: str
+
+
+class CheckpointRequest(Message, frozen=True, kw_only=True):
+    """The launcher got a signal that asks for a checkpoint."""
 
     signal: str
 
@@ -60,21 +68,32 @@ class Wrote(Message, frozen=True, kw_only=True):
     metrics: int
 
 
+class CannotWrite(Message, frozen=True, kw_only=True):
+    """The disk takes nothing; what is told to the journal waits."""
+
+    reason: str
+
+
 class Ending(Message, frozen=True, kw_only=True):
     """The job is over."""
 
     outcome: str
     """finished, stopped or failed"""
     reason: str
+    is_state_lost: bool = False
+    """Nothing that is in memory can be gone on from."""
     staging_bytes: int = 0
     final_bytes: int = 0
     profile: str = ""
     """The text of profile.json; empty = nothing was measured."""
+    unwritten: int = 0
+    """Lines of journal and metrics, and files, that the disk did not take."""
 
 
 START: Reader[StartOf] = Reader(StartOf)
-FROM_LAUNCHER: Reader[StopRequest | NodeEnded] = Reader(StopRequest | NodeEnded)
-BY_LAUNCHER: Reader[Wrote | Ending] = Reader(Wrote | Ending)
+FromLauncher = StopRequest | CheckpointRequest | NodeEnded
+FROM_LAUNCHER: Reader[FromLauncher] = Reader(FromLauncher)
+BY_LAUNCHER: Reader[Wrote | CannotWrite | Ending] = Reader(Wrote | CannotWrite | Ending)
 
 
 class LauncherLink(asyncio.Protocol):

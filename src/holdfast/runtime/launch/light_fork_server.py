@@ -7,7 +7,8 @@ and has all imports done.
 import socket
 import sys
 
-from holdfast.runtime.launch.fork_server import ForkServer, ignore_terminal, serve
+from holdfast.runtime.launch.fork_server import ForkServer, serve
+from holdfast.runtime.launch.signals import ignore_signals
 
 
 class LightForkServer(ForkServer):
@@ -17,7 +18,7 @@ class LightForkServer(ForkServer):
 
 
 if __name__ == "__main__":
-    ignore_terminal()
+    ignore_signals()
     from holdfast.runtime.agent.agent import AgentSpec, run_agent
     from holdfast.runtime.coordinator.server import run_coordinator
     from holdfast.runtime.launch.launcher_messages import START

@@ -13,25 +13,33 @@ from pathlib import Path
 import msgspec
 
 from holdfast.control.worker_reports import Planned
-from holdfast.engine.runnable import DTYPE_BYTES, check_runnable
+from holdfast.engine.runnable import check_runnable
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import checkpoint_folder
 from holdfast.plan.build import regular_plan
 from holdfast.plan.check import check_plan
-from holdfast.plan.model_catalog import llama_units
-from holdfast.plan.plan import EXPLICIT, Plan, Schedule, StateBytes
+from holdfast.plan.copies import with_redundancy
+from holdfast.plan.plan import EXPLICIT, Plan, Schedule
 from holdfast.plan.text import parse_plan
 from holdfast.plan.transition import Transition, plan_transition
-from holdfast.plan.units import Unit
+from holdfast.plan.units import TensorSpec, Unit
 from holdfast.runtime.config.job_file import (
     ChangeSection,
     JobConfig,
     ParallelSection,
 )
+from holdfast.runtime.config.model_source import check_tensor_degrees, model_units
+from holdfast.runtime.config.settings import AUTO
 from holdfast.runtime.faults.injector import place_faults
 from holdfast.runtime.launch.check_settings import check_data, check_settings
 from holdfast.runtime.launch.job import Job
-from holdfast.runtime.launch.resume import check_same_model, check_same_tensors, earlier_job
+from holdfast.runtime.launch.job_state import JobState, state_of_job, with_state
+from holdfast.runtime.launch.resume import (
+    check_goes_on,
+    check_same_model,
+    check_same_tensors,
+    earlier_job,
+)
 from holdfast.snapshot.disk.checkpoints import choose_checkpoint
 
 MAX_WORKERS = 4096
@@ -44,7 +52,7 @@ def prepare_job(config: JobConfig) -> Job:
     for place, at_step, section in _places(config):
         try:
             count = plans[0].plan.num_micro_batches if plans else config.data.micro_batches
-            plans.append(Planned(at_step, build_plan(section, units, count, config.job.dtype)))
+            plans.append(Planned(at_step, build_plan(section, units, count, state_of_job(config))))
         except HoldfastError as error:
             raise HoldfastError(f"{place}: {error}") from None
     return _checked_job(config, plans)
@@ -60,17 +68,19 @@ def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
         for planned, section in zip(plans[1:], later, strict=True)
     )
     config = msgspec.structs.replace(config, parallel=first, changes=changes)
-    fitted = [Planned(p.at_step, _with_state_bytes(p.plan, config.job.dtype)) for p in plans]
+    fitted = [Planned(p.at_step, with_state(p.plan, state_of_job(config))) for p in plans]
     return _checked_job(config, fitted)
 
 
 def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
     check_settings(config)
+    check_goes_on(config)
     _check_steps(config, plans)
     transitions: list[Transition] = []
     for number, planned in enumerate(plans):
         place = f"the plan from step {planned.at_step} on"
         try:
+            check_tensor_degrees(config, {stage.tensor for stage in planned.plan.stages})
             check_plan(planned.plan)
             check_runnable(planned.plan)
             if number:
@@ -80,8 +90,14 @@ def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
     _check_batches(plans)
     first = plans[0].plan
     check_data(config, first.num_micro_batches)
-    place_faults(config.faults, first, config.job.seed)
-    return Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
+    job = Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
+    if len(job.workers) > MAX_WORKERS:
+        raise HoldfastError(
+            f"job.spares = {config.job.spares} makes {len(job.workers)} workers; a job on one "
+            f"machine has {MAX_WORKERS} at most"
+        )
+    place_faults(config.faults, first, config.job.seed, job.workers)
+    return job
 
 
 def _places(config: JobConfig) -> list[tuple[str, int, ParallelSection]]:
@@ -112,11 +128,11 @@ def _check_steps(config: JobConfig, plans: list[Planned]) -> None:
 
 def _first_step(config: JobConfig, plans: list[Planned]) -> int:
     """Where an earlier run is taken up; its checkpoint is whole, or the job is refused."""
-    if not config.job.resume:
+    if config.job.resume in ("", AUTO):
         return 0
     earlier = earlier_job(config.job.resume)
     if earlier is not None:
-        check_same_model(config, earlier)
+        check_same_model(config, earlier, f"job.resume = {config.job.resume!r}")
     found = choose_checkpoint(checkpoint_folder(config.job.resume), config.snapshot.load_step)
     if earlier is None:
         check_same_tensors(config, found, plans[0].plan)
@@ -144,12 +160,8 @@ def _check_batches(plans: list[Planned]) -> None:
 # Plans.
 
 
-def model_units(config: JobConfig) -> tuple[Unit, ...]:
-    return llama_units(config.model.shape(), config.data.rows * config.data.seq_len)
-
-
 def build_plan(
-    section: ParallelSection, units: tuple[Unit, ...], num_micro_batches: int, dtype: str
+    section: ParallelSection, units: tuple[Unit, ...], num_micro_batches: int, state: JobState
 ) -> Plan:
     """`num_micro_batches` 0: as many as the plan wants."""
     if section.plan:
@@ -161,7 +173,7 @@ def build_plan(
             f"{section.plan} has {plan.num_micro_batches} micro-batches, the job "
             f"{num_micro_batches}: a step trains the same ones under every plan"
         )
-    return _with_state_bytes(plan, dtype)
+    return with_state(plan, state)
 
 
 def _plan_from_degrees(section: ParallelSection, units: tuple[Unit, ...], count: int) -> Plan:
@@ -173,7 +185,7 @@ def _plan_from_degrees(section: ParallelSection, units: tuple[Unit, ...], count:
             f"{' x '.join(map(str, degrees))} are {prod(degrees)} workers; a job on one machine "
             f"has {MAX_WORKERS} at most"
         )
-    return regular_plan(
+    plan = regular_plan(
         units,
         replicas=section.replicas,
         stages=section.stages,
@@ -185,10 +197,12 @@ def _plan_from_degrees(section: ParallelSection, units: tuple[Unit, ...], count:
             section.schedule,
             extra_in_flight=section.extra_in_flight,
             recompute=section.recompute,
+            reshard=section.reshard,
         ),
         split=_split(section.split),
         devices_per_node=section.devices_per_node,
     )
+    return with_redundancy(plan) if section.redundancy else plan
 
 
 def _split(split: str | tuple[int, ...]) -> str | tuple[int, ...]:
@@ -237,24 +251,17 @@ def _check_units(path: Path, found: tuple[Unit, ...], units: tuple[Unit, ...]) -
             f"the job's has {len(units)} ({units[0].name} .. {units[-1].name})"
         )
     for theirs, ours in zip(found, units, strict=True):
-        if (theirs.name, theirs.tensors) != (ours.name, ours.tensors):
+        if (theirs.name, _shapes(theirs)) != (ours.name, _shapes(ours)):
             raise HoldfastError(
                 f"{path} is for another model: its unit {_describe(theirs)} is "
                 f"{_describe(ours)} in the job"
             )
 
 
+def _shapes(unit: Unit) -> list[TensorSpec]:
+    """What is kept of a tensor is a matter of the job."""
+    return [msgspec.structs.replace(tensor, state=None) for tensor in unit.tensors]
+
+
 def _describe(unit: Unit) -> str:
     return f"{unit.name} ({unit.num_parameters} parameters in {len(unit.tensors)} tensors)"
-
-
-def _with_state_bytes(plan: Plan, dtype: str) -> Plan:
-    """What the engine really keeps per parameter: value, gradient and two moments, all alike."""
-    size = DTYPE_BYTES[dtype]
-    real = StateBytes(parameter=size, gradient=size, optimizer=2 * size)
-    if plan.state_bytes not in (StateBytes(), real):
-        raise HoldfastError(
-            f"the plan counts {plan.state_bytes.kept} bytes of state per parameter, a {dtype} job "
-            f"keeps {real.kept}; leave [state_bytes] out"
-        )
-    return msgspec.structs.replace(plan, state_bytes=real)

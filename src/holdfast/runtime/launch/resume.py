@@ -1,4 +1,5 @@
-"""Does a checkpoint fit the job that is to go on from it? Asked before anything is started.
+"""Going on from an earlier run: in which directory, is it finished, and does it fit the job? Asked
+before anything is started.
 
 Of a run of ours, its job.toml says what was trained. Of a checkpoint of another program, its table
 of contents says which tensors there are; only reading that needs torch. The plan may differ, and so
@@ -7,12 +8,15 @@ may everything that does not change what the tensors are.
 
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import HoldfastError
-from holdfast.observe.run_directory import JOB
+from holdfast.observe.report import RunReport
+from holdfast.observe.run_directory import DEFAULT_PARENT, JOB, JOURNAL, REPORT
 from holdfast.plan.model_catalog import LlamaShape
 from holdfast.plan.plan import Plan
 from holdfast.runtime.config.job_file import JobConfig
-from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.config.settings import AUTO, read_config
 from holdfast.snapshot.disk.checkpoints import Found
 
 
@@ -27,20 +31,74 @@ def earlier_job(run_dir: str) -> JobConfig | None:
         return None
 
 
-def check_same_model(config: JobConfig, earlier: JobConfig) -> None:
+def choose_run_dir(config: JobConfig) -> JobConfig:
+    """With `job.resume = "auto"`: in the newest directory of a job of this name that is not
+    finished. A run that is to go on from its own directory does so anyway.
+    """
+    job = config.job
+    if job.resume == AUTO and not job.run_dir:
+        newest = next((path for path in _runs_of(job.name) if not _is_finished(path, config)), None)
+        run_dir = str(newest) if newest is not None else ""
+        return _with_job(config, run_dir=run_dir, resume="")
+    is_own = job.run_dir and Path(job.resume).absolute() == Path(job.run_dir).absolute()
+    return _with_job(config, resume="") if job.resume == AUTO or is_own else config
+
+
+def _with_job(config: JobConfig, **fields: str) -> JobConfig:
+    return msgspec.structs.replace(config, job=msgspec.structs.replace(config.job, **fields))
+
+
+def _runs_of(name: str) -> list[Path]:
+    """The newest first."""
+    journals = Path(DEFAULT_PARENT).glob(f"{name}-*/{JOURNAL}")
+    newest_first = sorted(journals, key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in newest_first]
+
+
+def _is_finished(run_dir: Path, config: JobConfig) -> bool:
+    return finished_report(_with_job(config, run_dir=str(run_dir))) is not None
+
+
+def finished_report(config: JobConfig) -> RunReport | None:
+    """Of the runs in the job's directory, if all steps that are asked for are done."""
+    path = Path(config.job.run_dir) / REPORT
+    if not config.job.run_dir or not path.is_file():
+        return None
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=RunReport)
+    except msgspec.DecodeError:
+        return None
+    is_done = report.outcome == "finished" and report.next_step >= config.job.steps
+    return report if is_done else None
+
+
+def check_goes_on(config: JobConfig) -> None:
+    """In the directory of an earlier run, the model has to be the same."""
+    earlier = earlier_job(config.job.run_dir) if config.job.run_dir else None
+    if earlier is not None and (Path(config.job.run_dir) / JOURNAL).is_file():
+        check_same_model(config, earlier, f"job.run_dir = {config.job.run_dir!r}")
+
+
+def check_same_model(config: JobConfig, earlier: JobConfig, place: str) -> None:
     for name, there, here in _differences(config, earlier):
         raise HoldfastError(
-            f"job.resume = {config.job.resume!r} was trained with {name} = {there!r}, this job has "
-            f"{name} = {here!r}: a run goes on with the same model"
+            f"{place} was trained with {name} = {there!r}, this job has "
+            f"{name} = {here!r}: a run goes on with the same model and state"
         )
 
 
 def _differences(config: JobConfig, earlier: JobConfig) -> list[tuple[str, object, object]]:
-    ours, theirs = config.model.shape(), earlier.model.shape()
-    # How tensors may be cut is a matter of the plan.
-    sizes = [name for name in LlamaShape.__struct_fields__ if not name.endswith("_parts")]
-    found = [(f"model.{name}", getattr(theirs, name), getattr(ours, name)) for name in sizes]
+    kinds = ("factory", "arguments", "hf")
+    found = [(f"model.{n}", getattr(earlier.model, n), getattr(config.model, n)) for n in kinds]
+    if not (config.model.is_foreign or earlier.model.is_foreign):
+        ours, theirs = config.model.shape(), earlier.model.shape()
+        # How tensors may be cut is a matter of the plan.
+        sizes = [name for name in LlamaShape.__struct_fields__ if not name.endswith("_parts")]
+        found += [(f"model.{name}", getattr(theirs, name), getattr(ours, name)) for name in sizes]
     found.append(("job.dtype", earlier.job.dtype, config.job.dtype))
+    found.append(("optimizer.name", earlier.optimizer.name, config.optimizer.name))
+    found.append(("optimizer.factory", earlier.optimizer.factory, config.optimizer.factory))
+    found.append(("precision.moments", earlier.precision.moments, config.precision.moments))
     return [(name, there, here) for name, there, here in found if there != here]
 
 

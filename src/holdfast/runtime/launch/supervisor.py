@@ -29,6 +29,7 @@ from holdfast.runtime.launch.fork_server import (
 )
 from holdfast.runtime.launch.launcher_messages import (
     BY_LAUNCHER,
+    CannotWrite,
     CoordinatorSpec,
     Ending,
     StartOf,
@@ -44,7 +45,7 @@ END_DEADLINE_S = 10.0
 class Told(msgspec.Struct, frozen=True):
     """The coordinator wrote something down, or says that the job is over."""
 
-    message: Wrote | Ending
+    message: Wrote | CannotWrite | Ending
 
 
 class CoordinatorLost(msgspec.Struct, frozen=True):
@@ -80,6 +81,7 @@ class Supervisor:
         fork_server: ForkServer,
         light_server: LightForkServer,
         log_dir: Path,
+        signals: SignalBox,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fork_server, self._light_server, self._log_dir, self._clock = (
@@ -92,7 +94,7 @@ class Supervisor:
         self._agents: dict[str, _Child] = {}
         self._is_settled = True
         self._selector = selectors.DefaultSelector()
-        self._signals = SignalBox()
+        self._signals = signals
         self._selector.register(fork_server, selectors.EVENT_READ, self._receive_fork_notice)
         self._selector.register(light_server, selectors.EVENT_READ, self._receive_light_fork_notice)
         self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._receive_signals)
@@ -229,7 +231,6 @@ class Supervisor:
         for child in self._children():
             child.socket.close()
         self._selector.close()
-        self._signals.close()
 
     def __enter__(self) -> "Supervisor":
         return self

@@ -1,8 +1,8 @@
 """The state at the end of a run: every worker's slices in a file of its own, and the way back.
 
 `final/<worker>.safetensors` holds parameters under `tensor|lo:hi,lo:hi` (the box of the slice) and
-moments under the same key with `|exp_avg` and `|exp_avg_sq` behind it. Reading puts the whole
-tensors together again, and refuses what has gaps or contradicts itself.
+other kinds of state under the same key with the kind behind it, like `|exp_avg`. Reading puts the
+whole tensors together again, and refuses what has gaps or contradicts itself.
 """
 
 import os
@@ -14,55 +14,66 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from holdfast.engine.state import KINDS, Slice
+from holdfast.engine.state import Slice
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import FINAL, plan_name
+from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
+from holdfast.plan.state import PARAMETER
 from holdfast.plan.text import parse_plan
 from holdfast.plan.units import Box
-
-SUFFIX = ".safetensors"
+from holdfast.runtime.record.final_parts import SUFFIX, epoch_folder
 
 
 def write_final(
     folder: str, worker: str, epoch: int, next_step: int, slices: Mapping[str, Slice]
 ) -> int:
-    """Write what a worker holds, all of it or nothing; the size of the file."""
+    """Write what a worker holds below `folder`, all of it or nothing; the size of the file."""
     tensors = {
-        slice_key(name, piece.box, kind): getattr(piece, kind).detach().cpu().contiguous()
+        slice_key(name, piece.box, kind): piece.whole(kind).cpu().contiguous()
         for name, piece in slices.items()
-        for kind in KINDS
+        for kind in piece.kinds
     }
-    path = Path(folder) / f"{worker}{SUFFIX}"
+    path = epoch_folder(Path(folder), epoch) / f"{worker}{SUFFIX}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".part")
-    save_file(tensors, partial, {"epoch": str(epoch), "next_step": str(next_step)})
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        save_file(tensors, partial, {"epoch": str(epoch), "next_step": str(next_step)})
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:  # others may need the room
+        partial.unlink(missing_ok=True)
+        raise
     return path.stat().st_size
 
 
-def slice_key(tensor: str, box: Box, kind: str = "parameter") -> str:
+def slice_key(tensor: str, box: Box, kind: str = PARAMETER) -> str:
     bounds = ",".join(f"{low}:{high}" for low, high in box)
-    return f"{tensor}|{bounds}" + ("" if kind == "parameter" else f"|{kind}")
+    return f"{tensor}|{bounds}" + ("" if kind == PARAMETER else f"|{kind}")
 
 
 def parse_key(key: str) -> tuple[str, Box, str]:
     tensor, bounds, *rest = key.split("|")
     pairs = [pair.split(":") for pair in bounds.split(",")] if bounds else []
-    return tensor, tuple((int(low), int(high)) for low, high in pairs), (rest or ["parameter"])[0]
+    return tensor, tuple((int(low), int(high)) for low, high in pairs), (rest or [PARAMETER])[0]
 
 
-def read_final(run_dir: str | Path, kind: str = "parameter") -> dict[str, Tensor]:
-    """The whole tensors of a finished run: parameters, or one of the moments."""
-    if kind not in KINDS:
-        raise HoldfastError(f"state {kind!r} is unknown; known: {', '.join(KINDS)}")
+def read_final(run_dir: str | Path, kind: str = PARAMETER) -> dict[str, Tensor]:
+    """The whole tensors of a finished run: parameters, or another kind of state, of those tensors
+    that have it.
+    """
     run_dir = Path(run_dir)
     files = sorted((run_dir / FINAL).glob(f"*{SUFFIX}"))
     if not files:
         raise HoldfastError(f"{run_dir} has no {FINAL}/: run with job.keep_final = true")
     plan = _plan_of(run_dir, files)
-    shapes = {spec.name: spec.shape for unit in plan.units for spec in unit.tensors}
+    tensors = HolderMap(plan).tensors.values()
+    kinds = {spec.name: [one.name for one in spec.kept().kinds] for spec in tensors}
+    shapes = {spec.name: spec.shape for spec in tensors if kind in kinds[spec.name]}
+    if not shapes:
+        names = ", ".join(dict.fromkeys(name for found in kinds.values() for name in found))
+        raise HoldfastError(f"state {kind!r} is unknown; known: {names}")
     whole: dict[str, Tensor] = {}
     covered: dict[str, Tensor] = {}
     for path in files:

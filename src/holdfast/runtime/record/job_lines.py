@@ -8,21 +8,31 @@ from holdfast.control.job_events import (
     AllReady,
     EpochEntered,
     JobEvent,
+    PlanWeighed,
+    ProtectionFound,
+    SeatlessLost,
+    SlownessFound,
     StepCompleted,
     WorkerBlamed,
 )
+from holdfast.control.report import Member
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport
 from holdfast.engine.group_keys import needed_groups
 from holdfast.observe.events import (
     Event,
     PlanChanged,
+    ProtectionChanged,
     Recovered,
     Restored,
+    SlownessJudged,
     StepDone,
     StepSkipped,
     WorkerFailed,
+    WorkerLost,
     WorkersReady,
+    failure_kind,
 )
+from holdfast.observe.plan_decisions import considered
 from holdfast.observe.run_directory import plan_name
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
@@ -31,9 +41,12 @@ MAX_REASONS = 20
 
 
 class JobLines:
-    def __init__(self, backend: str, plans: Mapping[int, Plan]) -> None:
-        """`plans`: by epoch; kept up to date by others."""
+    def __init__(self, backend: str, plans: Mapping[int, Plan], num_decisions: int = 0) -> None:
+        """`plans`: by epoch, kept up to date by others; `num_decisions` about plans that were
+        made before.
+        """
         self._backend, self._plans = backend, plans
+        self._num_decisions = num_decisions
 
     def events(
         self, event: JobEvent, seconds: float, snapshot_step: int | None = None
@@ -42,10 +55,23 @@ class JobLines:
         match event:
             case StepCompleted():
                 return step_events(event, snapshot_step)
+            case SlownessFound():
+                return [slowness_event(event)]
             case AllReady(pids=pids):
                 return [WorkersReady(seconds=seconds, pids=pids)]
             case WorkerBlamed(worker=worker, role=role, step=step, why=why):
                 return [WorkerFailed(worker=worker, role=role, step=step, reason=why)]
+            case SeatlessLost(member=member, reason=reason):
+                return [lost_worker(member, reason)]
+            case ProtectionFound(protection=found):
+                return [
+                    ProtectionChanged(
+                        reason=found.reason, against=found.against, not_against=found.not_against
+                    )
+                ]
+            case PlanWeighed():
+                self._num_decisions += 1
+                return [considered(event, self._num_decisions)]
             case EpochEntered(reports=reports):
                 kinds = [type(report) for report in reports.values()]
                 if RestoreReport in kinds:
@@ -66,7 +92,9 @@ class JobLines:
             step=reports[0].step,
             shape=describe_shape(plan),
             num_workers=len(plan.workers),
+            workers=plan.workers,
             steps_redone=event.steps_redone,
+            goes_on=event.before is None,
             stall_s=max(report.stall_s for report in reports),
             load_s=max(report.load_s for report in reports),
             bytes_by_origin=origins,
@@ -91,6 +119,7 @@ class JobLines:
         )
 
     def _changed(self, event: EpochEntered) -> Event:
+        assert event.before is not None
         before, plan = self._plans[event.before], self._plans[event.number]
         old, new = before.workers, plan.workers
         changes = {w: r for w, r in event.reports.items() if isinstance(r, ChangeReport)}
@@ -107,10 +136,24 @@ class JobLines:
             leaving=tuple(name for name in old if name not in plan.seats),
             stall_s=max(stalls, default=0.0),
             bytes_moved=sum(report.bytes_received for report in changes.values()),
+            bytes_from_memory=sum(report.bytes_from_memory for report in changes.values()),
             groups_kept=kept,
             groups_made=made,
             file=plan_name(event.number),
         )
+
+
+def slowness_event(event: SlownessFound) -> Event:
+    verdict = event.verdict
+    return SlownessJudged(
+        verdict=verdict.kind,
+        who=verdict.who,
+        factor=round(verdict.factor, 4),
+        confidence=round(verdict.confidence, 4),
+        step=verdict.step,
+        probed=event.is_probed,
+        reason=verdict.reason,
+    )
 
 
 def step_events(event: StepCompleted, snapshot_step: int | None = None) -> list[Event]:
@@ -126,10 +169,22 @@ def step_events(event: StepCompleted, snapshot_step: int | None = None) -> list[
         learning_rate=first.learning_rate,
         applied=first.applied,
         snapshot_step=snapshot_step,
+        copied_bytes=event.copied.num_bytes,
+        copied_in_bubbles=event.copied.in_bubbles,
+        copy_wait_s=event.copied.wait_s,
     )
     if first.applied:
         return [done]
     return [done, StepSkipped(step=first.step, reason=describe_skipped(first))]
+
+
+def lost_worker(member: Member, reason: str) -> WorkerLost:
+    return WorkerLost(
+        worker=member.name,
+        incarnation=member.incarnation,
+        kind=failure_kind(reason),
+        reason=reason,
+    )
 
 
 def _finite(value: float) -> float | None:

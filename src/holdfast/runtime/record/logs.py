@@ -11,14 +11,18 @@ the process is killed. Training logs nothing per step, and the step of a line is
 when a line is written; so a step costs nothing.
 """
 
+import io
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from holdfast.observe.append import append_whole
 from holdfast.observe.log_lines import LOG_SUFFIX, LogLine, format_log_line
 
 _STDERR = 2
@@ -43,7 +47,7 @@ class ProcessLog(logging.Handler):
         try:
             line = self._line(record)
             os.write(self._text_fd, f"{format_log_line(line)}\n".encode(errors="replace"))
-            os.write(self._json_fd, msgspec.json.encode(line) + b"\n")
+            append_whole(self._json_fd, msgspec.json.encode(line) + b"\n")
         except Exception:  # a full disk, say: logging must not end what it describes
             self.handleError(record)
 
@@ -63,11 +67,36 @@ class ProcessLog(logging.Handler):
         )
 
 
+class PatientStream(io.TextIOBase):
+    """Standard output of a process whose disk may be full: what does not fit is lost, and the
+    process goes on.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            os.write(self._fd, text.encode(errors="replace"))
+        return len(text)
+
+
 def start_logging(log: Path) -> None:
     """From now on records of this process go to its standard error, which is `log`, and to the
     JSON file beside it. Ours are taken from info on, those of libraries from warning on.
     """
     logging.raiseExceptions = False
+    sys.stdout, sys.stderr = PatientStream(1), PatientStream(_STDERR)
     process = log.stem.replace("-", " ", 1)
     handler = ProcessLog(process, _STDERR, open_log(log.with_suffix(LOG_SUFFIX)))
     root = logging.getLogger()

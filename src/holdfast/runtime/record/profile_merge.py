@@ -24,7 +24,7 @@ def merge_profiles(found: Iterable[tuple[int, str, Profile]], plans: Mapping[int
     merged = {degree: _middle_costs(costs) for degree, costs in by_degree.items()}
     base = next(iter(merged.values()), {})
     return Profile(
-        source="measured",
+        source=profiles[0].source if profiles else "measured",
         unit=base,
         tensor={degree: _ratio(costs, base) for degree, costs in merged.items()},
         within_node=_middle_link(profile.within_node for profile in profiles),

@@ -1,7 +1,7 @@
 """What the launcher writes and reads of the run directory."""
 
 import os
-import time
+import shutil
 from collections.abc import Callable
 
 import msgspec
@@ -12,14 +12,20 @@ from holdfast.observe.events import (
     JobEnded,
     JobStarted,
     PlanChanged,
+    ProtectionLacking,
+    ProtectionProvided,
     StepDone,
     WorkersReady,
+    WritingStopped,
 )
-from holdfast.observe.follow import Follower
-from holdfast.observe.journal import Journal
+from holdfast.observe.follow import Follower, last_time_s
+from holdfast.observe.journal import Journal, read_journal
+from holdfast.observe.quantities import count
 from holdfast.observe.report import RunReport, format_report, make_report
 from holdfast.observe.run.load import read_events
+from holdfast.observe.run_clock import start_clock
 from holdfast.observe.run_directory import (
+    FINAL_PARTS,
     JOB,
     JOURNAL,
     METRICS,
@@ -27,11 +33,14 @@ from holdfast.observe.run_directory import (
     REPORT,
     RunDirectory,
     given_name,
+    trim_torn_line,
 )
 from holdfast.plan.text import format_plan
 from holdfast.runtime.config.job_file import ChangeSection, JobConfig, ParallelSection, format_job
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import Ending
+from holdfast.runtime.record.final_parts import publish_final
+from holdfast.snapshot.provision import Provision
 
 OnEvent = Callable[[Event], object]
 
@@ -39,20 +48,28 @@ OnEvent = Callable[[Event], object]
 class Recorder:
     """Writes the beginning and the end of a run, and reads what lies between."""
 
-    def __init__(self, job: Job, directory: RunDirectory, on_event: OnEvent | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDirectory,
+        on_event: OnEvent | None,
+        provision: Provision | None = None,
+    ) -> None:
         self._job, self._directory, self._on_event = job, directory, on_event
-        self._journal = Journal(directory / JOURNAL, directory / METRICS)
-        self._follower = Follower(directory / JOURNAL, directory / METRICS)
-        self._began = time.monotonic()
-        self._started = describe_job(job, directory)
+        self._provision = provision
+        for name in (JOURNAL, METRICS):
+            trim_torn_line(directory / name)
+        self.clock = start_clock(last_time_s(directory.path))
+        self._journal = Journal(directory / JOURNAL, directory / METRICS, self.clock.stamp)
+        self._follower = Follower(directory / JOURNAL, directory / METRICS, self._journal.sizes)
+        before = read_journal(directory / JOURNAL)
+        self.run = 1 + sum(isinstance(event, JobStarted) for event in before)
+        """Counts the runs in this directory."""
+        self._started = describe_job(job, directory, self.run)
         self.steps: list[StepDone] = []
         self.changes: list[PlanChanged] = []
         self.is_ready = False
         """Steps can begin."""
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
 
     def follow(self, journal: int | None = None, metrics: int | None = None) -> None:
         """Take in what was written, up to these sizes of the files."""
@@ -69,34 +86,67 @@ class Recorder:
             if self._on_event is not None:
                 self._on_event(event)
 
+    def show(self, event: Event) -> None:
+        """What does not come from the files: they may not be writable."""
+        if self._on_event is not None:
+            self._on_event(event)
+
     def begin(self) -> None:
-        """What will run is written before anything does."""
+        """What will run is written before anything does; what the run before came to is removed."""
+        (self._directory / REPORT).unlink(missing_ok=True)
+        shutil.rmtree(self._directory / FINAL_PARTS, ignore_errors=True)
         self._directory.write(JOB, format_job(resolved(self._job)))
         for number, planned in enumerate(self._job.plans):
             self._directory.write(given_name(number), format_plan(planned.plan))
         self._journal.write(self._started)
+        if self._provision is not None:
+            self._journal.write(
+                ProtectionProvided(reason=self._provision.summary, notes=self._provision.notes)
+            )
+            for line in self._provision.lacking:
+                self._journal.write(ProtectionLacking(reason=line))
         self.follow()
 
     def end(self, ending: Ending) -> RunReport:
         """The last event, the profile and the report, however it ended."""
+        if self._job.config.job.keep_final and ending.outcome != "failed":
+            publish_final(self._directory.path)
+        # All that takes time comes before the end is: it is part of the run.
+        num_unwritten = ending.unwritten + (not self._write(PROFILE, ending.profile))
+        run = read_events(self._directory.path)
         ended = JobEnded(
             reason=ending.reason,
             outcome=ending.outcome,
-            next_step=self.steps[-1].step + 1 if self.steps else self._job.first_step,
-            loss=self.steps[-1].loss if self.steps else None,
-            seconds=self.seconds,
+            next_step=max(run.next_step, self._job.first_step),
+            loss=run.series.last("loss"),
+            seconds=self.clock.seconds,
         )
-        run = read_events(self._directory.path)
-        run.add(time.time(), ended)
+        run.add(self.clock.now_s, ended)
         report = make_report(
             self._started, run, staging_bytes=ending.staging_bytes, final_bytes=ending.final_bytes
         )
-        if ending.profile:
-            self._directory.write(PROFILE, ending.profile)
-        self._directory.write(REPORT, format_report(report))
+        num_unwritten += not self._write(REPORT, format_report(report))
         self._journal.write(ended)
         self.follow()
+        num_unwritten += self._num_missing(ended) + self._journal.num_waiting
+        if num_unwritten:
+            lacks = f"{count(num_unwritten, 'line')} or files are lost, and the report lacks them"
+            self.show(WritingStopped(reason=f"until the end; {lacks}"))
         return report
+
+    def _num_missing(self, ended: JobEnded) -> int:
+        """Steps that were done, and whose lines are not there."""
+        is_finished = ended.outcome == "finished"
+        return self._job.config.job.steps - ended.next_step if is_finished else 0
+
+    def _write(self, name: str, text: str) -> bool:
+        """Is it written, if there is anything to write?"""
+        try:
+            if text:
+                self._directory.write(name, text)
+        except OSError:
+            return False
+        return True
 
     def __enter__(self) -> "Recorder":
         return self
@@ -105,17 +155,18 @@ class Recorder:
         self._journal.close()
 
 
-def describe_job(job: Job, directory: RunDirectory) -> JobStarted:
+def describe_job(job: Job, directory: RunDirectory, run: int = 1) -> JobStarted:
     return JobStarted(
         reason="asked for on the command line or by a caller",
         name=job.config.job.name,
         version=__version__,
         steps=job.config.job.steps,
-        model=job.config.model.preset,
+        model=job.config.model.title + (", emulated devices" if job.config.emulate.is_on else ""),
         num_parameters=job.num_parameters,
         num_workers=len(job.workers),
         micro_batches=job.plans[0].plan.num_micro_batches,
         run_dir=str(directory.path),
+        run=run,
     )
 
 
@@ -134,16 +185,24 @@ def resolved(job: Job) -> JobConfig:
     data = msgspec.structs.replace(config.data, micro_batches=num_micro_batches)
     if data.path:
         data = msgspec.structs.replace(data, path=os.path.abspath(data.path))
+    emulate = config.emulate
+    if emulate.profile:
+        emulate = msgspec.structs.replace(emulate, profile=os.path.abspath(emulate.profile))
     changes = tuple(
         ChangeSection(at_step=change.at_step, parallel=own_copy(change.parallel, number))
         for number, change in enumerate(config.changes, 1)
     )
     files = {key: getattr(config.job, key) for key in ("tls_cert", "tls_key", "resume")}
     absolute = {key: os.path.abspath(path) for key, path in files.items() if path}
+    snapshot = config.snapshot
+    if folder := snapshot.memory_folder:
+        snapshot = msgspec.structs.replace(snapshot, memory_folder=os.path.abspath(folder))
     return msgspec.structs.replace(
         config,
+        snapshot=snapshot,
         job=msgspec.structs.replace(config.job, run_dir="", **absolute),
         data=data,
+        emulate=emulate,
         parallel=own_copy(config.parallel, 0),
         changes=changes,
     )

@@ -8,30 +8,35 @@ process that takes over goes on where the files end.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from holdfast.control.job_events import JobEvent
-from holdfast.control.journal_entries import Fenced, JournalEntry, Ordered, Started
+import msgspec
+
+from holdfast.control.job_events import JobEvent, PlanWeighed, Recorded
+from holdfast.control.journal_entries import Fenced, JournalEntry, Ordered, RunBegun, Started
 from holdfast.control.order import Order
 from holdfast.control.report import Member
-from holdfast.control.step_aggregator import Recorded
 from holdfast.observe.events import (
+    CheckpointWritten,
+    Decided,
     Event,
     FaultInjected,
     PlanChanged,
+    PlanConsidered,
     PlanStarted,
+    ProtectionChanged,
     Recovered,
     Restored,
     StepDone,
-    WorkerLost,
     WorkerRestarted,
-    failure_kind,
 )
 from holdfast.observe.journal import Journal, read_journal, read_metrics
+from holdfast.observe.plan_decisions import FOLDER, question_name, question_text
+from holdfast.observe.run_clock import RunClock
 from holdfast.observe.run_directory import JOURNAL, METRICS, RunDirectory, plan_name
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, format_profile
 from holdfast.plan.text import format_plan
-from holdfast.runtime.record.job_lines import JobLines
+from holdfast.runtime.record.job_lines import JobLines, lost_worker
 from holdfast.runtime.record.profile_merge import merge_profiles
 from holdfast.runtime.wire.messages import Finished, FromWorker, Measured, Struck
 
@@ -43,13 +48,10 @@ OnWrite = Callable[[int, int], object]
 
 
 class RunLog:
-    def __init__(
-        self, run_dir: Path, backend: str, seconds: Callable[[], float], first_step: int = 0
-    ) -> None:
-        """`seconds`: since the run began."""
+    def __init__(self, run_dir: Path, backend: str, clock: RunClock, first_step: int = 0) -> None:
         self._directory = RunDirectory(run_dir)
-        self._journal = Journal(run_dir / JOURNAL, run_dir / METRICS)
-        self._backend, self._seconds = backend, seconds
+        self._journal = Journal(run_dir / JOURNAL, run_dir / METRICS, clock.stamp)
+        self._backend, self._clock = backend, clock
         steps, told = read_metrics(run_dir / METRICS), read_journal(run_dir / JOURNAL)
         self.recorded = Recorded(
             next_step=steps[-1].step + 1 if steps else first_step,
@@ -61,46 +63,106 @@ class RunLog:
         """Of the last step."""
         self.faults_before = [e.fault for e in told if isinstance(e, FaultInjected)]
         """Kinds of faults on purpose, under coordinators before this one."""
+        changes = [e for e in told if isinstance(e, ProtectionChanged)]
+        self._protection = (changes[-1].against, changes[-1].not_against) if changes else None
+        self._num_decisions = sum(isinstance(e, PlanConsidered) for e in told)
         self._plans: Mapping[int, Plan] = {}
         self._profiles: dict[tuple[int, str], Profile] = {}
+        self._unwritten: dict[str, str] = {}
+        """Files that the disk did not take, by name."""
+        self._is_failing = False
+        """The last checkpoint was not written, and that was told."""
         self.finished: dict[str, Finished] = {}
         self.recent: list[Event] = []
         """The last events, for `holdfast status`."""
+        self._is_beginning = False
+        """A run that goes on starts its workers for the first time."""
         self.on_write: OnWrite = lambda journal, metrics: None
 
     def know(self, plans: Mapping[int, Plan]) -> None:
         """The plan of every epoch, kept up to date by the coordinator."""
         self._plans = plans
-        self._lines = JobLines(self._backend, plans)
+        self._lines = JobLines(self._backend, plans, self._num_decisions)
 
     def tell(self, events: Sequence[Event]) -> None:
         for event in events:
+            if not self._is_news(event):
+                continue
             self._journal.write(event)
             self.on_write(*self._journal.sizes)
             self.recent = [*self.recent[-KEPT_EVENTS:], event]
             if isinstance(event, StepDone):
                 self.loss = event.loss
 
+    def _is_news(self, event: Event) -> bool:
+        """Each thing is told once: what the job is protected against (a coordinator that took over
+        finds out what the one before has told), and that checkpoints fail.
+        """
+        match event:
+            case ProtectionChanged(against=against, not_against=not_against):
+                before, self._protection = self._protection, (against, not_against)
+                return before != self._protection
+            case CheckpointWritten(error=error):
+                has_failed, self._is_failing = self._is_failing, bool(error)
+                return not (has_failed and error)
+        return True
+
     # What the coordinator decides and finds out.
 
     def note(self, entry: JournalEntry) -> None:
         match entry:
             case Ordered(order=order):
+                self._is_beginning = False
                 self._ordered(order)
-            case Started(member=member) if member.incarnation > 1:
+            case RunBegun():
+                self._is_beginning = True
+            case Started(member=member) if member.incarnation > 1 and not self._is_beginning:
                 self.tell([WorkerRestarted(worker=member.name, incarnation=member.incarnation)])
             case Fenced(member=member, reason=reason):
-                self.tell([_lost(member, reason)])
+                self.tell([lost_worker(member, reason)])
 
     def _ordered(self, order: Order) -> None:
         plan = self._plans[order.number]
-        self._directory.write(plan_name(order.number), format_plan(plan))
-        if min(self._plans) == order.number:
-            self.tell([_started(order.number, order.at_step, plan)])
+        self._write_file(plan_name(order.number), format_plan(plan))
+        if order.kind == "start":
+            self.tell([_started(order, plan, goes_on=min(self._plans) < order.number)])
+
+    # The disk.
+
+    def _write_file(self, name: str, text: str) -> None:
+        """At once, or once there is room."""
+        try:
+            self._directory.write(name, text)
+            self._unwritten.pop(name, None)
+        except OSError:
+            self._unwritten[name] = text
+
+    def flush(self) -> None:
+        """Write what waits for room on the disk."""
+        for name, text in list(self._unwritten.items()):
+            self._write_file(name, text)
+        if self._journal.num_waiting:
+            self._journal.flush()
+            self.on_write(*self._journal.sizes)
+
+    @property
+    def trouble(self) -> str:
+        """Why something waits to be written; empty: nothing does."""
+        return self._journal.trouble or ("it takes no files" if self._unwritten else "")
+
+    @property
+    def num_waiting(self) -> int:
+        return self._journal.num_waiting + len(self._unwritten)
+
+    # What happened.
 
     def happened(self, event: JobEvent, snapshot_step: int | None = None) -> None:
         """`snapshot_step`: of the newest snapshot in memory."""
-        self.tell(self._lines.events(event, self._seconds(), snapshot_step))
+        if isinstance(event, PlanWeighed):
+            text = question_text(event.question)
+            (self._directory / FOLDER).mkdir(exist_ok=True)
+            self._write_file(question_name(text), text)
+        self.tell(self._lines.events(event, self._clock.seconds, snapshot_step))
 
     # What workers tell that nothing is decided from.
 
@@ -110,40 +172,49 @@ class RunLog:
                 self._profiles[epoch, member.name] = profile
             case Finished():
                 self.finished[member.name] = message
-            case Struck(kind=kind, step=step):
-                reason = "on purpose: [[faults]], by the worker itself"
-                self.tell([FaultInjected(fault=kind, target=member.name, step=step, reason=reason)])
+                if message.final_error:
+                    self.tell([Decided(reason=message.final_error, details={"of": member.name})])
+            case Struck():
+                self.tell(
+                    [
+                        FaultInjected(
+                            fault=message.kind,
+                            target=message.target or member.name,
+                            step=message.step,
+                            factor=message.factor,
+                            duration_s=message.duration_s,
+                            steps=message.steps,
+                            reason="on purpose: [[faults]], by the worker itself",
+                        )
+                    ]
+                )
 
-    def profile(self) -> str:
-        """What was measured, in the form of profile.json; empty = nothing."""
+    def profile(self, current: Profile = Profile()) -> str:
+        """What was measured, in the form of profile.json; empty = nothing. `current`: from the last
+        steps, which knows single links, and an agreement without the wait for the last worker.
+        """
         found = [
             (epoch, worker, profile)
             for (epoch, worker), profile in self._profiles.items()
             if epoch in self._plans
         ]
         if not found:
-            return ""
-        return format_profile(merge_profiles(found, self._plans))
+            return format_profile(current) if current.unit else ""
+        merged = merge_profiles(found, self._plans)
+        agree = current.agree or merged.agree
+        return format_profile(msgspec.structs.replace(merged, links=current.links, agree=agree))
 
     def close(self) -> None:
         self._journal.close()
 
 
-def _lost(member: Member, reason: str) -> WorkerLost:
-    return WorkerLost(
-        worker=member.name,
-        incarnation=member.incarnation,
-        kind=failure_kind(reason),
-        reason=reason,
-    )
-
-
-def _started(number: int, step: int, plan: Plan) -> PlanStarted:
+def _started(order: Order, plan: Plan, *, goes_on: bool) -> PlanStarted:
+    """`goes_on`: there were orders before, and the reason says why nothing of them is used."""
     return PlanStarted(
-        reason="the job file says so: [parallel]",
-        epoch=number,
-        step=step,
+        reason=order.reason if goes_on else "the job file says so: [parallel]",
+        epoch=order.number,
+        step=order.at_step,
         shape=describe_shape(plan),
         num_workers=len(plan.workers),
-        file=plan_name(number),
+        file=plan_name(order.number),
     )

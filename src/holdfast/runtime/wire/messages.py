@@ -20,7 +20,9 @@ The messages of a worker, from its start to its end:
     Order: recover or restore                WorkerState (epoch entered), RecoveryReport or
                                              RestoreReport
                                              ArenaWanted, once in every epoch with snapshots
-    ArenaReady                               Sealed after every version
+    ArenaReady                               Sealed after every version, or LightGiven
+    LightCompleted
+    ProbeWork                                ProbeDone, between two steps
     Stop                                     (takes part in the agreement of a step)
                                              Measured, Finished, WorkerState (is_done); it waits
     Leave                                    (it exits with 0)
@@ -31,7 +33,7 @@ the steps. A worker that exits without leave has failed; Failed is its last mess
 
 import msgspec
 
-from holdfast.control.effects import Leave, StepsRecorded, Stop, Void
+from holdfast.control.effects import Leave, ProbeWork, StepsRecorded, Stop, Void
 from holdfast.control.facts import Beat, NodeConnected, WorkerExited, WorkerStarted
 from holdfast.control.message import Message
 from holdfast.control.order import Freeze, Order
@@ -43,6 +45,7 @@ from holdfast.control.snapshots.messages import (
     NodeHolds,
     Persist,
     Persisted,
+    PlaceCopies,
     SnapshotEvery,
     Unloadable,
 )
@@ -54,7 +57,11 @@ from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
+    CompleteLight,
     CopySpec,
+    LightCompleted,
+    LightGiven,
+    LightSpec,
     PersistSpec,
     Sealed,
 )
@@ -79,6 +86,8 @@ class Assignment(Message, frozen=True, kw_only=True):
     """The job's name in shared memory; empty = there are no snapshots."""
     checkpoints: str = ""
     """Where checkpoints are written; empty = nowhere."""
+    times: str = ""
+    """The folder for the times of actions; empty = none are written."""
     resume: str = ""
     """Where those of an earlier run are, which this one begins with."""
     first_step: int = 0
@@ -99,13 +108,18 @@ ToWorker = (
     | Void
     | Stop
     | Leave
+    | ProbeWork
     | FaultMessage
     | ArenaReady
+    | LightCompleted
     | SnapshotEvery
+    | PlaceCopies
     | PersistSpec
     | Persist
     | CopySpec
     | Copy
+    | LightSpec
+    | CompleteLight
 )
 
 
@@ -132,6 +146,15 @@ class Finished(Message, frozen=True, kw_only=True):
     next_step: int
     staging_bytes: int
     final_bytes: int
+    final_error: str = ""
+    """Why they were not written, where they should have been."""
+
+
+class ProbeDone(Message, frozen=True, kw_only=True):
+    """The answer to a probe."""
+
+    number: int
+    seconds: float
 
 
 class Struck(Message, frozen=True, kw_only=True):
@@ -139,6 +162,11 @@ class Struck(Message, frozen=True, kw_only=True):
 
     kind: str
     step: int
+    target: str = ""
+    """Empty: the worker."""
+    factor: float = 1.0
+    duration_s: float = 0.0
+    steps: int = 0
 
 
 class Failed(Message, frozen=True, kw_only=True):
@@ -158,11 +186,14 @@ FromWorker = (
     | RestoreReport
     | ArenaWanted
     | Sealed
+    | LightGiven
+    | LightCompleted
     | Persisted
     | Copied
     | Unloadable
     | Measured
     | Finished
+    | ProbeDone
     | Struck
     | Failed
 )
@@ -235,6 +266,7 @@ ToAgent = (
     | EndNode
     | DropArenas
     | SnapshotEvery
+    | PlaceCopies
     | Persist
     | Copy
 )
@@ -256,12 +288,16 @@ class InjectRequest(Message, frozen=True, kw_only=True):
     fault: Fault
 
 
+class StopJob(Message, frozen=True, kw_only=True):
+    """With a checkpoint, at the next step boundary."""
+
+
 class Done(Message, frozen=True, kw_only=True):
     text: str
     ok: bool = True
 
 
-FromClient = StatusRequest | InjectRequest
+FromClient = StatusRequest | InjectRequest | StopJob
 ToClient = StatusReply | Done
 
 

@@ -10,20 +10,37 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.control.effects import Leave, Stop, Void, WorkerMessage
+from safetensors import SafetensorError
+
+from holdfast.control.effects import Leave, ProbeWork, Stop, Void, WorkerMessage
 from holdfast.control.order import Freeze, Order
-from holdfast.control.snapshots.messages import SnapshotEvery
+from holdfast.control.snapshots.messages import PlaceCopies, SnapshotEvery
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
+from holdfast.engine.probe_work import time_probe
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.record.final_state import write_final
 from holdfast.runtime.wire.frames import Channel, WireError
-from holdfast.runtime.wire.messages import Assignment, FaultMessage, Finished, Measured, ToWorker
-from holdfast.runtime.wire.snapshot_messages import ArenaReady, ArenaWanted, Sealed
+from holdfast.runtime.wire.messages import (
+    Assignment,
+    FaultMessage,
+    Finished,
+    Measured,
+    ProbeDone,
+    ToWorker,
+)
+from holdfast.runtime.wire.snapshot_messages import (
+    ArenaReady,
+    ArenaWanted,
+    LightCompleted,
+    LightGiven,
+    Sealed,
+)
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.node_arenas import Layouts, pack_layouts
 
@@ -52,6 +69,7 @@ class WorkerLink:
         self._epoch = 0
         self._num_steps_of_epoch = 0
         self._warm_up: dict[Sample, deque[float]] = {}
+        self._probes: deque[int] = deque()
         self._plan: Plan | None = None
         """Under which the last step was done."""
 
@@ -73,14 +91,24 @@ class WorkerLink:
                 self._interrupt(reason or f"round {number}")
             case Order() | Void() | Stop() | Leave():
                 self._received.put(message)
+            case ProbeWork(number=number):
+                self._probes.append(number)
+                if self.trainer is not None and self.trainer.is_idle:
+                    self._run_probes(self.trainer)
             case FaultMessage(fault=fault):
                 self._on_fault(fault)
-            case ArenaReady(plan=plan, path=path):
+            case ArenaReady(plan=plan, path=path, staging=staging):
                 if self.trainer is not None and self.trainer.snapshots is not None:
-                    self.trainer.snapshots.give(plan, path)
+                    self.trainer.snapshots.give(plan, path, staging)
+            case LightCompleted(version=version, error=error):
+                if self.trainer is not None and self.trainer.snapshots is not None:
+                    self.trainer.snapshots.answered(version, error)
             case SnapshotEvery(every=every):
                 if self.trainer is not None and self.trainer.snapshots is not None:
                     self.trainer.snapshots.set_every(every)
+            case PlaceCopies(profile=profile):
+                if self.trainer is not None and self.trainer.snapshots is not None:
+                    self.trainer.snapshots.learn(profile)
             case _:
                 raise InternalError(f"{type(message).__name__} is not for a worker that trains")
 
@@ -104,11 +132,19 @@ class WorkerLink:
         self._channel.send(report)
         trainer = self.trainer
         assert trainer is not None
+        self._run_probes(trainer)
         self._plan = trainer.plan
         self._num_steps_of_epoch += 1
         if self._num_steps_of_epoch == WARM_UP_STEPS:
             self._warm_up = dict(trainer.stopwatch.samples)
             trainer.stopwatch.clear()
+
+    def _run_probes(self, trainer: Trainer) -> None:
+        """Between two steps, or while this worker has none to do."""
+        while self._probes:
+            number = self._probes.popleft()
+            seconds = time_probe(trainer.device, trainer.emulated)
+            self._channel.send(ProbeDone(number=number, seconds=seconds))
 
     def plan_changed(self, report: ChangeReport) -> None:
         self._channel.send(report)
@@ -122,24 +158,34 @@ class WorkerLink:
     def want_arena(self, layouts: Layouts) -> None:
         self._channel.send(ArenaWanted(layouts=pack_layouts(layouts)))
 
-    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
-        self._channel.send(Sealed(plan=plan, version=version, wait_s=wait_s))
+    def sealed(self, plan: str, version: Version, cost: CopyCost) -> None:
+        self._channel.send(Sealed(plan=plan, version=version, cost=cost))
+
+    def light_given(self, version: Version, before: Version | None, cost: CopyCost) -> None:
+        self._channel.send(LightGiven(version=version, before=before, cost=cost))
 
     def finished(self, next_step: int) -> None:
         trainer, assignment = self.trainer, self._assignment
         assert trainer is not None
         self.send_measured(probe=next_step == assignment.config.job.steps)
-        final_bytes = 0
+        final_bytes, final_error = 0, ""
         if assignment.final_dir and trainer.slices:
-            final_bytes = write_final(
-                assignment.final_dir, assignment.worker, self._epoch, next_step, trainer.slices
-            )
+            try:
+                final_bytes = write_final(
+                    assignment.final_dir, assignment.worker, self._epoch, next_step, trainer.slices
+                )
+            except (
+                OSError,
+                SafetensorError,
+            ) as error:  # all steps are done
+                final_error = f"{assignment.final_dir} is not whole: {error}"
         self._channel.send(
             Finished(
                 epoch=self._epoch,
                 next_step=next_step,
                 staging_bytes=trainer.staging_bytes,
                 final_bytes=final_bytes,
+                final_error=final_error,
             )
         )
 
@@ -166,6 +212,8 @@ class WorkerLink:
         else:
             medians = stopwatch.medians()
             costs = unit_costs(medians, plan)
-            profile = make_profile(costs, medians, Probe(), plan, self._assignment.worker)
+            emulated = trainer.emulated is not None
+            worker = self._assignment.worker
+            profile = make_profile(costs, medians, Probe(), plan, worker, emulated=emulated)
         self._channel.send(Measured(epoch=self._epoch, profile=profile))
         stopwatch.clear()

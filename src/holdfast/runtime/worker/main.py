@@ -7,9 +7,12 @@ receive, beat, and build what comes next. If its agent is gone, the worker ends 
 import logging
 import os
 import socket
+import traceback
+from pathlib import Path
 
 import torch
 
+import holdfast
 from holdfast.control.report import Member
 from holdfast.control.snapshots.messages import Unloadable
 from holdfast.engine.groups import GroupBroken, first_line
@@ -18,15 +21,17 @@ from holdfast.engine.trainer import Trainer
 from holdfast.engine.transport.nccl import prepare_process
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.workers import parse_worker
-from holdfast.runtime.agent.sidecars import run_copying, run_persisting
+from holdfast.runtime.agent.sidecars import run_completing, run_copying, run_persisting
 from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.faults.in_worker import WorkerFaults
+from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.job import resolve_backend
 from holdfast.runtime.launch.store import connect_store
 from holdfast.runtime.record.logs import add_step
 from holdfast.runtime.wire.frames import BY_WORKER, Channel
 from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, ToWorker
-from holdfast.runtime.wire.snapshot_messages import CopySpec, PersistSpec
+from holdfast.runtime.wire.snapshot_messages import CopySpec, LightSpec, PersistSpec
+from holdfast.runtime.worker.action_recorder import ActionRecorder
 from holdfast.runtime.worker.agent_link import WorkerLink
 from holdfast.runtime.worker.build import make_data, make_model, trainer_config
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
@@ -49,6 +54,8 @@ def run_worker(sock: socket.socket, page_fd: int = -1) -> int:
         return run_persisting(assignment, channel)
     if isinstance(assignment, CopySpec):
         return run_copying(assignment, channel)
+    if isinstance(assignment, LightSpec):
+        return run_completing(assignment, channel)
     if not isinstance(assignment, Assignment):
         raise InternalError(f"the first message is a {type(assignment).__name__}")
     try:
@@ -67,7 +74,16 @@ def explain_failure(error: Exception) -> Failed:
     """An error in one line; the traceback is in the log."""
     text = first_line(error)
     line = text if isinstance(error, HoldfastError) else f"{type(error).__name__}: {text}"
+    line += _user_place(error)
     return Failed(line=line, is_consequence=isinstance(error, GroupBroken))
+
+
+def _user_place(error: Exception) -> str:
+    """The last line of the user's own code that an error came through, if it came through any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = (os.path.dirname(holdfast.__file__), "site-packages", "lib/python", "<")
+    own = [f for f in frames if not any(part in f.filename for part in installed)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPage) -> None:
@@ -76,26 +92,75 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
     faults = WorkerFaults(
         assignment.faults,
         page,
-        announce=lambda fault, step: channel.send(Struck(kind=fault.kind, step=step)),
+        announce=lambda fault, step: _announce(assignment.worker, channel, fault, step),
     )
     link = WorkerLink(assignment, channel, on_gone=_end_at_once, on_fault=faults.strike)
+    hooks = Hooks(progress=faults.progress, phase=faults.phase)
     trainer = Trainer(
         Member(assignment.worker, assignment.incarnation),
-        model=make_model(config.model, config.job.seed),
+        model=make_model(config),
         data=make_data(config, config.data.micro_batches),
         config=trainer_config(config, pick_device(assignment), resume=assignment.resume),
         store=connect_store(assignment.store_host, assignment.store_port),
         link=link,
-        hooks=Hooks(progress=faults.progress, phase=faults.phase),
+        hooks=hooks,
     )
-    link.trainer = trainer
+    link.trainer, faults.emulated = trainer, trainer.emulated
+    faults.spoil = lambda: spoil_state(trainer)
     if assignment.memory:
         options = snapshot_options(config, assignment.memory, assignment.checkpoints)
         trainer.keep_snapshots(options, link)
+    recorder = record_actions(assignment, trainer, hooks)
     link.listen()
     link.tell(trainer.position.state())
     trainer.run()
     trainer.close()
+    if recorder is not None:
+        recorder.close()
+
+
+def record_actions(assignment: Assignment, trainer: Trainer, hooks: Hooks) -> ActionRecorder | None:
+    """From the next step on; None: it is not asked for."""
+    view = assignment.config.view
+    if not view.trace_every or not assignment.times:
+        return None
+    recorder = ActionRecorder(
+        Path(assignment.times) / f"{assignment.worker}.jsonl",
+        assignment.incarnation,
+        every=view.trace_every,
+        limit_bytes=view.trace_limit_bytes,
+        device=trainer.device,
+        progress=hooks.progress,
+        epoch=lambda: trainer.epoch,
+    )
+    recorder.gaps = trainer.gaps
+    if (snapshots := trainer.snapshots) is not None:
+        recorder.copies_until_s = lambda: snapshots.copies_until_s
+    hooks.progress, hooks.reduced, trainer.gaps = recorder.progress, recorder.reduced, recorder
+    return recorder
+
+
+def _announce(worker: str, channel: Channel[ToWorker], fault: Fault, step: int) -> None:
+    """What many are told, one says."""
+    if not fault.hits_all or f"{fault.target.partition('>')[0]}.g0".startswith(worker):
+        target = fault.target if fault.hits_all else worker
+        channel.send(
+            Struck(
+                kind=fault.kind,
+                step=step,
+                target=target,
+                factor=fault.slowness,
+                duration_s=fault.duration_s,
+                steps=fault.steps,
+            )
+        )
+
+
+def spoil_state(trainer: Trainer) -> None:
+    """As a flipped bit would, which no checksum sees."""
+    with torch.no_grad():
+        for piece in trainer.slices.values():
+            piece.parameter.view(-1)[0] = float("nan")
 
 
 def pick_device(assignment: Assignment) -> str:
