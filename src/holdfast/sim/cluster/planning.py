@@ -24,6 +24,9 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_units, model_shape
 from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Profile
+from holdfast.plan.timeline import evaluate
+from holdfast.plan.units import Unit
+from holdfast.plan.without_workers import without_workers
 from holdfast.planner.decision import decide
 from holdfast.planner.hardware import hardware, hardware_profile
 from holdfast.planner.health import FailureRates, Health, Situation
@@ -71,13 +74,34 @@ def together(answers: Sequence[PlannedThroughput]) -> PlannedThroughput:
     )
 
 
+class CostBasis(msgspec.Struct, frozen=True, kw_only=True):
+    """What plans are made of, and what they are timed with."""
+
+    units: tuple[Unit, ...]
+    profile: Profile
+    device_bytes: int = 0
+    """Memory of a device; 0: not limited."""
+    own: Plan | None = None
+    """The plan of the undisturbed job; None: the best there is."""
+    options: Options = OPTIONS
+
+
+def hardware_basis(model: str) -> CostBasis:
+    """A model of the catalogue on devices of a data sheet."""
+    units = llama_units(model_shape(model), TOKENS)
+    return CostBasis(
+        units=units,
+        profile=hardware_profile(HARDWARE, units),
+        device_bytes=hardware(HARDWARE).device_bytes,
+    )
+
+
 class ClusterModel:
     """One job on the planner's cost model, shared by all policies: plans of parts of it, times."""
 
-    def __init__(self, job: SimulatedJob) -> None:
-        self.job = job
-        self.units = llama_units(model_shape(job.model), TOKENS)
-        self.profile: Profile = hardware_profile(HARDWARE, self.units)
+    def __init__(self, job: SimulatedJob, basis: CostBasis | None = None) -> None:
+        self.job, self.basis = job, basis or hardware_basis(job.model)
+        self.units, self.profile = self.basis.units, self.basis.profile
         self._plans: dict[int, tuple[Plan, float]] = {}
         self._costs: dict[int, CostModel] = {}
         self._slow: dict[Hurt, float] = {}
@@ -108,8 +132,25 @@ class ClusterModel:
             self._slow[hurt] = min(1.0, step_time / self.cost_model(width).step_time(sketch))
         return self._slow[hurt]
 
+    def reroute_rate(self, hurts: Hurts) -> float:
+        """Throughput if stages with lost devices are left out, and nothing is done about slow ones;
+        0 where a part of the model has no stage left.
+        """
+        plan, step_time = self.undisturbed(self.width(hurts))
+        health = self.health(plan, hurts)
+        try:
+            left, _ = without_workers(plan, health.dead)
+        except HoldfastError:
+            return 0.0
+        slow = {name: factor for name, factor in health.slow if name in left.seats}
+        profile = msgspec.structs.replace(self.profile, slow=slow)
+        return min(1.0, step_time / evaluate(left, profile).iteration_time)
+
     def undisturbed(self, width: int) -> tuple[Plan, float]:
         """The best plan of so many healthy pipelines, and its step time in seconds."""
+        own = self.basis.own
+        if own is not None and width == self.job.pipelines:
+            self._plans.setdefault(width, (own, evaluate(own, self.profile).iteration_time))
         if width not in self._plans:
             job = self.job
             regular = regular_plan(
@@ -120,9 +161,9 @@ class ClusterModel:
                 micro_batches=width * job.micro_batches,
                 split="cost",
                 devices_per_node=job.devices_per_node,
-                limits=Limits(device_bytes=hardware(HARDWARE).device_bytes),
+                limits=Limits(device_bytes=self.basis.device_bytes),
             )
-            found = decide(Situation(regular, Health(), self.profile), OPTIONS)
+            found = decide(Situation(regular, Health(), self.profile), self.basis.options)
             if found.plan is None or found.chosen is None:
                 raise HoldfastError(
                     f"{job.model} on {job.stages} stages x {job.tensor} tensor: {found.reason}"
@@ -201,7 +242,8 @@ class PlannerAdvisor(Advisor):
         health = self.model.health(plan, hurts)
         prior = mtbf_ms / 1e3 * (len(plan.workers) + len(health.spares))
         rates = FailureRates(prior_failures=1.0, prior_device_time=prior)
-        found = decide(Situation(plan, health, self.model.profile, rates), OPTIONS)
+        options = self.model.basis.options
+        found = decide(Situation(plan, health, self.model.profile, rates), options)
         if found.chosen is None:
             return PlannedThroughput("wait for devices", found.reason, 0.0, 0)
         return PlannedThroughput(
@@ -237,7 +279,7 @@ class PeerAdvisor(Advisor):
     def _decide(self, hurts: Hurts, mtbf_ms: float) -> PlannedThroughput:
         width = self.model.width(hurts)
         plan, step_time = self.model.undisturbed(width)
-        schedules = self.schedules or schedules_for(plan, OPTIONS)
+        schedules = self.schedules or schedules_for(plan, self.model.basis.options)
         view = SearchView(
             plan, self.model.health(plan, hurts), self.model.cost_model(width), schedules
         )

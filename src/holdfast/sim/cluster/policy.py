@@ -66,6 +66,8 @@ class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The same if no device were slow: tells missing devices from slow ones."""
     stall: tuple[tuple[str, int], ...] = ()
     """(cause, milliseconds) in which training stops."""
+    reflex: tuple[int, float] = (0, 0.0)
+    """So many milliseconds training goes on at another rate: until the new plan is entered."""
     rollback: bool = False
     """Go back to the last checkpoint."""
     join_ms: int = -1

@@ -3,10 +3,22 @@
 Which published system reacts how, with its rule, constants and sources, is in `planner/peers`.
 """
 
+from typing import Protocol
+
 from holdfast.planner.peers.system import RecoveryConstants, SystemCard
-from holdfast.sim.cluster.health import ClusterDamage
+from holdfast.sim.cluster.health import ClusterDamage, Hurts
 from holdfast.sim.cluster.planning import Advisor, PlannedThroughput
 from holdfast.sim.cluster.policy import Facts, Policy, PolicyDecision, StepModel, describe, stall
+
+
+class ThroughputAdvisor(Protocol):
+    """What a policy asks: how fast the job would be with what is left."""
+
+    @property
+    def model(self) -> StepModel: ...
+
+    def ask(self, hurts: Hurts, mtbf_ms: float) -> PlannedThroughput: ...
+
 
 HEALTHY = "all devices in use"
 WAIT = "wait for devices"
@@ -17,7 +29,9 @@ class Restart(Policy):
     any.
     """
 
-    def __init__(self, advisor: Advisor, card: SystemCard, costs: RecoveryConstants) -> None:
+    def __init__(
+        self, advisor: ThroughputAdvisor, card: SystemCard, costs: RecoveryConstants
+    ) -> None:
         super().__init__(advisor.model)
         self.card, self.costs, self.advisor = card, costs, advisor
 

@@ -33,6 +33,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     length_ms: int
     mtbf_ms: int = 3_600_000
     """Prior for the policies' own estimate."""
+    save_every_ms: int = 0
+    """Between two checkpoints; 0 = Young's interval."""
 
 
 class SimulationRun:
@@ -58,6 +60,7 @@ class SimulationRun:
         self.spans: list[ThroughputSpan] = []
         self.num_failures = 0
         self.chosen: Counter[str] = Counter()
+        self.num_decisions = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
         self._seed(events)
@@ -119,18 +122,24 @@ class SimulationRun:
         self._save(span_ms, productive)
 
     def _save(self, span_ms: int, productive_ms: float) -> None:
-        """What would be lost by going back to the last checkpoint."""
-        interval = self._interval_ms()
+        """What would be lost by going back to the last checkpoint. From one to the next it takes
+        the interval and the time of saving.
+        """
+        period = self._interval_ms() + self.policy.costs.save_ms
         self.since_save_ms += span_ms
-        if interval and self.since_save_ms >= interval:
-            self.since_save_ms %= interval
+        if period and self.since_save_ms >= period:
+            self.since_save_ms %= period
             self.unsaved_ms = self.since_save_ms * productive_ms / span_ms
         else:
             self.unsaved_ms += productive_ms
 
     def _interval_ms(self) -> float:
-        """Young's interval between checkpoints, for the time between failures assumed first."""
+        """From the end of a checkpoint to the begin of the next: as asked for from one to the
+        next, or Young's, for the time between failures assumed first.
+        """
         save_ms = self.policy.costs.save_ms
+        if self.settings.save_every_ms:
+            return max(0, self.settings.save_every_ms - save_ms)
         step_ms = self.policy.model.step_ms
         return max(step_ms, sqrt(2 * save_ms * self.settings.mtbf_ms)) if save_ms else step_ms
 
@@ -246,6 +255,7 @@ class SimulationRun:
             mtbf_ms=self._mtbf_ms(),
         )
         decision = self.policy.decide(facts)
+        self.num_decisions += 1
         self.decided_on = frozenset(self.health.gone)
         if count:
             self.chosen[decision.strategy] += 1
@@ -263,6 +273,21 @@ class SimulationRun:
         return decision
 
     def _set_pace(self, decision: PolicyDecision) -> None:
+        """Of the decided plan, at once or when it is entered, if nothing else is decided before."""
+        reflex_ms, rate = decision.reflex
+        if not reflex_ms:
+            self._set_rate(decision)
+            return
+        number = self.num_decisions
+        self._set_rate(msgspec.structs.replace(decision, rate=rate, rate_at_full_speed=rate))
+
+        def enter() -> None:
+            if number == self.num_decisions:
+                self._set_rate(decision)
+
+        self._at(self.now_ms + reflex_ms, enter)
+
+    def _set_rate(self, decision: PolicyDecision) -> None:
         """Split what is missing to the healthy pace by its causes."""
         steady = self.policy.steady
         saving = self._saving_share()
@@ -306,10 +331,18 @@ class SimulationRun:
         gone = [self.health.gone[d] for d in devices if d in self.health.gone]
         return any(cause.repair for cause in gone)
 
+    def _coming_back(self, node: int) -> Sequence[int]:
+        """All devices of a node that is replaced; where a restart is enough, those it lacks."""
+        devices = self.job.node_devices(node)
+        if self._needs_spare(node):
+            return devices
+        return [device for device in devices if device in self.health.gone]
+
     def _take_back(self, node: int) -> None:
+        devices = self._coming_back(node)
         if self._needs_spare(node):
             self.spares -= 1
-        self.health.restore(self.job.node_devices(node))
+        self.health.restore(devices)
 
     def _start_join(self, node: int, time_ms: int) -> None:
         if self._needs_spare(node):
@@ -322,8 +355,8 @@ class SimulationRun:
         if self.joining.get(node) != attempt:
             return
         del self.joining[node]
+        devices = self._coming_back(node)
         why = "a spare in its place" if self._needs_spare(node) else "restarted"
-        devices = self.job.node_devices(node)
         self.health.restore(devices)
         self._note("joined", devices, why)
         self._learn("joined", KILLED)

@@ -18,15 +18,22 @@ from holdfast.control.facts import (
     EpochReported,
     Fact,
     NodeConnected,
-    ProgressPlace,
     StepReported,
     WorkerExited,
     WorkerTold,
 )
 from holdfast.control.report import Member
-from holdfast.control.snapshots.messages import Copied, Copy, DropArenas, NodeHolds
+from holdfast.control.snapshots.messages import (
+    Copied,
+    Copy,
+    DropArenas,
+    NodeHolds,
+    Persist,
+    Persisted,
+)
 from holdfast.control.state import WorkerState
-from holdfast.sim.fuzz.memory import NUM_VERSIONS, ArenaContent, ArenaKey
+from holdfast.sim.fuzz.beats import ProgressPages
+from holdfast.sim.fuzz.memory import NUM_VERSIONS, ArenaContent, ArenaKey, ElementValues
 from holdfast.sim.fuzz.network import SimulatedConnection
 from holdfast.sim.fuzz.worker import Worker
 from holdfast.snapshot.layout import Version
@@ -35,7 +42,11 @@ from holdfast.snapshot.manifest import HeldArena
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
 
-BEAT_MS = 40
+BEAT_MS = 80
+PERSISTED = 0.3
+"""Of the versions that are offered for a checkpoint."""
+LOOK_MS = 5
+"""How long it takes, at most, until an agent sees what a worker has saved."""
 
 
 class SimulatedAgent:
@@ -53,12 +64,13 @@ class SimulatedAgent:
         """Versions that turn out to be unreadable here when they are loaded."""
         self.tell_late_ms = 0
         """How long it takes until the coordinator is told what is held."""
+        self._tells_held = False
+        """It will be told in a moment."""
         self.unrecorded: list[StepReported | EpochReported] = []
         """What workers have reported and the run log may not have."""
         self.connection: SimulatedConnection | None = None
         self._started: dict[str, int] = {}
-        self._stopped: dict[str, int] = {}
-        """Workers that were stopped by a signal when the last beat was sent, and since when."""
+        self._pages = ProgressPages(world)
         self.connect()
         self._beat()
 
@@ -78,6 +90,7 @@ class SimulatedAgent:
             return
         link = SimulatedConnection(self.world.clock, self.world.rng, self.world.pace.network_ms)
         self.connection = link
+        self._pages.forget()
         hello = NodeConnected(
             node=self.node,
             agent=f"{self.node}/{self.life}",
@@ -160,16 +173,17 @@ class SimulatedAgent:
         arena[version] = content
         while len(arena) > NUM_VERSIONS:
             del arena[min(arena, key=lambda one: one.age)]
-        self._tell_held_later(self.tell_late_ms)
+        self._tell_held_later(self.tell_late_ms or self.world.rng.randint(0, LOOK_MS))
 
     def _tell_held_later(self, delay_ms: int) -> None:
-        if delay_ms:
-            self.world.clock.after(delay_ms, self._tell_held)
-        else:
-            self._tell_held()
+        """Like an agent that looks at its arenas now and then, it tells of several at once."""
+        if not self._tells_held:
+            self._tells_held = True
+            self.world.clock.after(delay_ms, self._tell_held, self.life)
 
-    def _tell_held(self) -> None:
-        if self.is_alive:
+    def _tell_held(self, life: int) -> None:
+        if self.is_alive and life == self.life:
+            self._tells_held = False
             self._tell(NodeHolds(node=self.node, arenas=self.held()))
 
     def lose(self, versions: list[Version], delay_ms: int) -> None:
@@ -201,6 +215,8 @@ class SimulatedAgent:
         match message:
             case StepsRecorded(step=step):
                 self.unrecorded = [fact for fact in self.unrecorded if fact.report.step >= step]
+            case Persist():
+                self._persist(message)
             case DropArenas(version=version, plan=plan):
                 self._drop(version, plan)
             case Copy(version=version, plan=plan):
@@ -221,7 +237,7 @@ class SimulatedAgent:
         for key in old:
             del self.arenas[key]
         if old:
-            self._tell_held()
+            self._tell_held_later(0)
 
     def _copy(self, key: ArenaKey, version: Version, life: int) -> None:
         """What this node keeps for a worker of another one."""
@@ -237,30 +253,35 @@ class SimulatedAgent:
         self.world.count("copies")
         self.keep(key, version, ArenaContent(own), life)
 
-    def _beat(self) -> None:
-        """Tells which workers are stopped, as the kernel knows it."""
-        now_ms = self.world.clock.now_ms
-        self.world.clock.after(BEAT_MS, self._beat)
-        stopped = {
-            worker.name: self.world.stopped_ms[worker.member]
-            for worker in self.workers.values()
-            if worker.is_alive and worker.is_paused and worker.member in self.world.stopped_ms
-        }
-        before, self._stopped = self._stopped, stopped
-        if not self.is_alive or not (stopped or before):
+    def _persist(self, message: Persist) -> None:
+        """If it is due or demanded: what is whole now is held, and written in a moment."""
+        world = self.world
+        if not message.demand and world.rng.random() > PERSISTED:
             return
-        places = {
-            name: ProgressPlace(
-                step=self.workers[name].position.version,
-                action=0,
-                since_ms=stopped.get(name, now_ms),
-                silent_ms=now_ms - stopped.get(name, now_ms),
-                is_stopped=name in stopped,
-            )
-            for name in {**before, **stopped}
-            if name in self.workers
-        }
-        self._tell(Beat(node=self.node, sent_ms=now_ms, places=places))
+        values = world.readable(message.version)
+        reason = message.demand or "it is due"
+        delay_ms = world.rng.randint(5, 100)
+        world.clock.after(delay_ms, self._write, message.version, values, reason, self.life)
+
+    def _write(
+        self, version: Version, values: ElementValues | None, reason: str, life: int
+    ) -> None:
+        if not self.is_alive or life != self.life:
+            return
+        error = "overwritten before it was held"
+        if values is not None:
+            error = self.world.disk.write(version, values)
+        self.world.count("checkpoints failed" if error else "checkpoints written")
+        told = Persisted(
+            version=version, reason=reason, seconds=0.0, path=str(version), error=error
+        )
+        self._tell(told)
+
+    def _beat(self) -> None:
+        self.world.clock.after(BEAT_MS, self._beat)
+        if self.is_alive:
+            places = self._pages.changed(self.workers)
+            self._tell(Beat(node=self.node, sent_ms=self.world.clock.now_ms, places=places))
 
     # The node
 
@@ -279,6 +300,6 @@ class SimulatedAgent:
 
     def boot(self) -> None:
         if not self.is_alive:
-            self.is_alive = True
+            self.is_alive, self._tells_held = True, False
             self.life += 1
             self.connect()

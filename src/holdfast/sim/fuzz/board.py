@@ -21,7 +21,8 @@ class Board:
         route = step.layout.plan.routes[micro_batch]
         if place == len(route) - 1:
             return True
-        needed = len(step.layout.plan.stage(route[place + 1].stage).workers)
+        plan = step.layout.plan
+        needed = len(plan.computing(plan.stage(route[place + 1].stage), micro_batch))
         return self._passed.get((step.epoch, step.number, micro_batch, place + 1), 0) == needed
 
     def passed(self, step: "Step", micro_batch: int, place: int) -> None:

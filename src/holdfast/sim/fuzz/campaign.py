@@ -1,5 +1,6 @@
 """Many seeds on several processes. What comes out does not depend on how many."""
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,8 @@ import msgspec
 from holdfast.sim.fuzz.run import Broken, FuzzRun, run_seed
 
 CHUNK = 8
+COLLECT_EVERY = 100_000
+"""Objects between two collections of garbage: a world lives for milliseconds and goes whole."""
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -28,7 +31,7 @@ def run_seeds(seeds: Sequence[int], num_processes: int = 1) -> Iterator[FuzzRun]
         yield from map(run_seed, seeds)
         return
     pool = ProcessPoolExecutor(
-        num_processes, mp_context=get_context("spawn"), initializer=_leave_interrupts
+        num_processes, mp_context=get_context("spawn"), initializer=_begin_process
     )
     try:
         yield from pool.map(run_seed, seeds, chunksize=CHUNK)
@@ -36,9 +39,11 @@ def run_seeds(seeds: Sequence[int], num_processes: int = 1) -> Iterator[FuzzRun]
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts() -> None:
+def _begin_process() -> None:
     """An interrupt from the terminal is for the process that gives out the seeds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY)
 
 
 def add_up(runs: Iterable[FuzzRun]) -> Total:

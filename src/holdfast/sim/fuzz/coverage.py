@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Coverage(Checker):
     def recording(self, world: "World", entry: JournalEntry) -> None:
         match entry:
-            case NumberTaken():
+            case NumberTaken(reason=reason):
                 self._round(world)
+                world.count("standstills", int("no member gets on" in reason))
             case Ordered(order=order):
                 kinds = {"recover": "recoveries", "restore": "restores", "change": "changes"}
                 world.count(kinds.get(order.kind, "starts"))
@@ -39,8 +40,10 @@ class Coverage(Checker):
                 world.count("verdicts")
             case TermBegun(term=term):
                 world.count("coordinator restarts", int(term > 1))
-            case Wanted(reason=reason):
+            case Wanted(reason=reason, by_planner=by_planner):
                 world.count("spares used", int("takes the place" in reason))
+                world.count("changes of the job file", int("the job file says so" in reason))
+                world.count("plans of the planner wanted", int(by_planner))
 
     def _round(self, world: "World") -> None:
         """What was going on when a round begins."""

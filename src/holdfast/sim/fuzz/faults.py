@@ -32,7 +32,11 @@ KINDS = {
     "reconnect": 3,
     "cut": 2,
     "pause": 3,
+    "hang": 2,
     "pause all": 1,
+    "unit": 1,
+    "late": 1,
+    "checkpoint": 1,
     "false verdict": 3,
     "plan": 3,
     "snapshots": 2,
@@ -75,6 +79,9 @@ def draw_profile(rng: Random) -> FaultMix:
     if rng.random() < 0.25:
         losses = ("worker", "worker", "node", "coordinator", "false verdict", "snapshots", "stop")
         return FaultMix(losses, rng.randint(4, 8), moments=("restored", "applied", "entered"))
+    if rng.random() < 0.15:
+        again = ("late", "late", "unit", "checkpoint")
+        return FaultMix(again, rng.randint(2, 4), moments=("restored", "applied", "applied"))
     chosen = [kind for kind in KINDS if rng.random() < 0.7] or ["worker"]
     if rng.random() < 0.2:
         chosen = ["worker", "node", "coordinator"]
@@ -95,7 +102,7 @@ def _draw(rng: Random, kind: str, profile: FaultMix, until_ms: int) -> DrawnFaul
         return DrawnFault(kind=kind, seed=seed, at_ms=rng.randint(60, until_ms))
     moment = rng.choice(profile.moments)
     return DrawnFault(
-        kind=kind, seed=seed, moment=moment, count=rng.randint(1, RARE.get(moment, 80))
+        kind=kind, seed=seed, moment=moment, count=rng.randint(1, RARE.get(moment, 60))
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.control.joining import JoinerUnits, SourceFeed
+from holdfast.control.joining import JoinerParts, SourceFeed
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
 from holdfast.sim.fuzz.layout import Element
@@ -22,7 +22,7 @@ class Joining:
         self.world = worker.world
         self.order: Order | None = None
         self.is_built = False
-        self.units: JoinerUnits | None = None
+        self.parts: JoinerParts[tuple[int, str]] | None = None
         self.state: dict[Element, int] = {}
         self.outcome: Outcome | None = None
         self._switched: dict[str, int] = {}
@@ -31,9 +31,9 @@ class Joining:
     def close(self, *, switched: bool = False) -> None:
         """Given up, or switched: then what is under way still arrives."""
         self.order, self.is_built = None, False
-        if self.units is not None:
-            self.units.forget()
-        self.units, self.state = None, {}
+        if self.parts is not None:
+            self.parts.forget()
+        self.parts, self.state = None, {}
         self._switched = {}
         for feed, link in self._feeds:
             feed.close()
@@ -49,11 +49,12 @@ class Joining:
         if self.worker.name in builders:
             operation.enter(self.worker, None, lambda _: number, self._built)
         for joiner in order.joiners:
-            fed = [unit for unit, source in joiner.sources.items() if source == self.worker.name]
+            given = self.world.layout(number).given_to(joiner)
             if joiner.name == self.worker.name:
-                if self.units is None:
-                    self.units = JoinerUnits(joiner.sources, order.lineage)
-            elif fed:
+                if self.parts is None:
+                    parts = ((unit, source) for source in given for unit in given[source])
+                    self.parts = JoinerParts(parts, order.lineage)
+            elif fed := given.get(self.worker.name):
                 link = SimulatedConnection(
                     self.world.clock, self.world.rng, self.world.pace.feed_ms
                 )
@@ -93,11 +94,16 @@ class Joining:
             feed.sending(unit, version)
             if self.world.pace.captures:
                 feed.sent()
-            elements = self.world.layout(self._number()).fed_with(feed.joiner, unit)
+            elements = self._given(feed.joiner, unit)
             state = {element: worker.state[element] for element in elements}
             piece: FedUnit = (self._number(), unit, version, worker.position.lineage, state)
             self._send(joiner, link, joiner.joining.fed, self, feed, link, piece)
         worker.later(self.world.rng.randint(2, 12), self._feed, feed, link)
+
+    def _given(self, joiner: str, unit: int) -> list[Element]:
+        assert self.order is not None
+        mine = next(j for j in self.order.joiners if j.name == joiner)
+        return self.world.layout(self._number()).given_to(mine)[self.worker.name][unit]
 
     def _number(self) -> int:
         assert self.order is not None
@@ -110,10 +116,7 @@ class Joining:
             joiner = self.world.seated(feed.joiner, self.order)
             if joiner is None:
                 continue
-            elements = {
-                unit: self.world.layout(self._number()).fed_with(feed.joiner, unit)
-                for unit in units
-            }
+            elements = {unit: self._given(feed.joiner, unit) for unit in units}
             updates = {
                 unit: {element: self.world.result_for(self.worker, element) for element in found}
                 for unit, found in elements.items()
@@ -159,8 +162,8 @@ class Joining:
         number, unit, version, lineage, state = piece
         if (
             not self._is_fed_for(number)
-            or self.units is None
-            or not self.units.arrived(unit, version, lineage)
+            or self.parts is None
+            or not self.parts.arrived((unit, source.worker.name), version, lineage)
         ):
             return
         self.state.update(state)
@@ -186,10 +189,10 @@ class Joining:
         self, source: "Joining", feed: SourceFeed, link: SimulatedConnection, message: Any
     ) -> None:
         number, updates, outcome = message
-        if not self._is_fed_for(number) or self.units is None:
+        if not self._is_fed_for(number) or self.parts is None:
             return
         for unit, results in updates.items():
-            fits = self.units.updated(unit, outcome.step)
+            fits = self.parts.updated((unit, source.worker.name), outcome.step)
             if fits and outcome.applied:
                 for element, result in results.items():
                     before = self.state[element]
@@ -200,12 +203,12 @@ class Joining:
     def switched(self, number: int, source: str, version: int) -> None:
         """A source has switched; when all have, so does this worker."""
         order = self.order
-        if order is None or not self._is_fed_for(number) or self.units is None:
+        if order is None or not self._is_fed_for(number) or self.parts is None:
             return
         self._switched[source] = version
         mine = next(joiner for joiner in order.joiners if joiner.name == self.worker.name)
-        if not all(name in self._switched for name in mine.sources.values()):
+        if not all(name in self._switched for name in mine.feeders):
             return
         newest = max(self._switched.values())
-        if self.units.is_current(newest):
+        if self.parts.is_current(newest):
             self.worker.join(order, newest)

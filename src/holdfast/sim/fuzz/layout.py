@@ -4,11 +4,13 @@ An element is one row of a tensor, small enough that no plan ever cuts it. State
 element; a slot's result covers the elements of its exchange.
 """
 
-from functools import cached_property
+from collections.abc import Hashable
+from functools import cached_property, lru_cache
 
+from holdfast.control.order import Joiner
 from holdfast.control.report import Addend, Slot
-from holdfast.control.resolve import slot_adders
-from holdfast.plan.exchanges import plan_exchanges
+from holdfast.plan.exchanges import plan_exchanges, slot_adders
+from holdfast.plan.feeding import given_pieces
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Hop, Plan
 from holdfast.plan.transition import plan_transition
@@ -21,10 +23,13 @@ class SymbolicLayout:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.members: dict[Slot, tuple[str, ...]] = {}
+        self.giving: dict[Slot, tuple[str, ...]] = {}
+        """Workers whose gradients go into a slot: its members and their shard peers."""
         self.elements: dict[Slot, tuple[Element, ...]] = {}
         for unit, exchanges in enumerate(plan_exchanges(plan)):
             for number, exchange in enumerate(exchanges):
                 self.members[unit, number] = exchange.members
+                self.giving[unit, number] = exchange.adders
                 self.elements[unit, number] = tuple(
                     element
                     for piece in exchange.pieces
@@ -32,11 +37,20 @@ class SymbolicLayout:
                 )
         self.adders = slot_adders(plan)
         self._addends: dict[tuple[str, int], tuple[Addend, ...]] = {}
+        self._given: dict[Hashable, dict[str, dict[int, list[Element]]]] = {}
+        """By joiner and sources: several orders have the same plan."""
 
     @cached_property
     def slots_of(self) -> dict[str, tuple[Slot, ...]]:
         return {
             worker: tuple(slot for slot, members in self.members.items() if worker in members)
+            for worker in self.plan.workers
+        }
+
+    @cached_property
+    def given_slots_of(self) -> dict[str, tuple[Slot, ...]]:
+        return {
+            worker: tuple(slot for slot, giving in self.giving.items() if worker in giving)
             for worker in self.plan.workers
         }
 
@@ -53,22 +67,25 @@ class SymbolicLayout:
             for worker in self.plan.workers
         }
 
-    @cached_property
-    def _unit_tensors(self) -> list[frozenset[str]]:
-        return [frozenset(tensor.name for tensor in unit.tensors) for unit in self.plan.units]
-
-    def fed_with(self, worker: str, unit: int) -> list[Element]:
-        """What a joiner gets with a unit; a tied tensor comes with the first unit it holds."""
-        units = [u for s, _ in self.plan.seats[worker] for u in range(s.first, s.stop)]
-        before = frozenset().union(*(self._unit_tensors[u] for u in units if u < unit))
-        names = self._unit_tensors[unit] - before
-        return [element for element in self.held[worker] if element[0] in names]
+    def given_to(self, joiner: Joiner) -> dict[str, dict[int, list[Element]]]:
+        """Per source and unit, what it gives to a joiner of this plan."""
+        key = (joiner.name, tuple(joiner.sources.items()))
+        if key not in self._given:
+            found = given_pieces(self.plan, joiner.name, joiner.sources)
+            self._given[key] = {
+                source: {
+                    unit: [row for tensor, box in pieces for row in rows(tensor.name, box)]
+                    for unit, pieces in units.items()
+                }
+                for source, units in found.items()
+            }
+        return self._given[key]
 
     def addends(self, worker: str, unit: int) -> tuple[Addend, ...]:
         """The sums to which a unit's gradient is added on a worker."""
         found = self._addends.get((worker, unit))
         if found is None:
-            slots = [slot for slot in self.slots_of[worker] if unit in self.adders[slot]]
+            slots = [slot for slot in self.given_slots_of[worker] if unit in self.adders[slot]]
             found = self._addends[worker, unit] = tuple((*slot, unit) for slot in slots)
         return found
 
@@ -78,17 +95,25 @@ class SymbolicLayout:
         found: dict[str, list[tuple[int, int, Hop, bool]]] = {w: [] for w in self.plan.workers}
         for micro_batch, route in enumerate(self.plan.routes):
             for place, hop in enumerate(route):
-                for position, worker in enumerate(self.plan.stage(hop.stage).workers):
+                computing = self.plan.computing(self.plan.stage(hop.stage), micro_batch)
+                for position, worker in enumerate(computing):
                     speaks = place == len(route) - 1 and position == 0
                     found[worker].append((micro_batch, place, hop, speaks))
         return {worker: tuple(hops) for worker, hops in found.items()}
 
-    def stage_members(self, slot: Slot) -> dict[str, tuple[str, ...]]:
-        """Per stage, those of its workers that share in a slot."""
-        return {
-            stage.name: tuple(w for w in self.members[slot] if w in stage.workers)
+    def computing_together(self, slot: Slot) -> list[tuple[str, ...]]:
+        """Per stage and shard rank, the workers that add the same micro-batches to a slot."""
+        return [
+            tuple(w for w in self.giving[slot] if w in stage.row(rank))
             for stage in self.plan.stages
-        }
+            for rank in range(stage.shard)
+        ]
+
+
+@lru_cache(maxsize=16)
+def symbolic_layout(plan: Plan) -> SymbolicLayout:
+    """Several orders of a run have the same plan."""
+    return SymbolicLayout(plan)
 
 
 def rows(tensor: str, box: Box) -> list[Element]:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.control.journal_state import JournalState
 from holdfast.plan.plan import Plan
-from holdfast.sim.fuzz.layout import Element, SymbolicLayout, rows
+from holdfast.sim.fuzz.layout import Element, rows, symbolic_layout
 from holdfast.snapshot.arena_plan import SnapshotOptions, plan_arenas
 from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, Version
 from holdfast.snapshot.manifest import HeldArena
@@ -81,8 +81,8 @@ class PlanMemory:
         self.digest = plan_digest(plan)
         layouts = (*shares.layouts, *shares.copies)
         self.arenas = {(one.node, one.worker): ArenaElements.of(one) for one in layouts}
-        held = SymbolicLayout(plan).held.values()
-        self._all = tuple(dict.fromkeys(element for found in held for element in found))
+        held = symbolic_layout(plan).held.values()
+        self.elements = tuple(dict.fromkeys(element for found in held for element in found))
         self._whole: dict[tuple[tuple[str, str], ...], bool] = {}
 
     def elements_of(self, node: str, worker: str) -> ArenaElements:
@@ -92,9 +92,9 @@ class PlanMemory:
         """Is every element of the model in these arenas, (node, worker) each?"""
         key = tuple(sorted(place for place in places if place in self.arenas))
         if key not in self._whole:
-            nothing = dict.fromkeys(self._all, 0)
+            nothing = dict.fromkeys(self.elements, 0)
             found = loadable([self.arenas[place].content(nothing) for place in key])
-            self._whole[key] = all(element in found for element in self._all)
+            self._whole[key] = all(element in found for element in self.elements)
         return self._whole[key]
 
 
@@ -105,6 +105,10 @@ class KnownMemory:
         self._plans = plans
         self._held: dict[str, tuple[HeldArena, ...]] = {}
         self._refused: dict[Version, None] = {}
+        self._on_disk: tuple[Version, ...] = ()
+
+    def found_on_disk(self, versions: Iterable[Version]) -> None:
+        self._on_disk = tuple(versions)
 
     def told(self, node: str, arenas: tuple[HeldArena, ...], *, is_new: bool = False) -> None:
         self._held[node] = arenas
@@ -115,7 +119,9 @@ class KnownMemory:
         self._refused[version] = None
 
     def is_whole(self, version: Version) -> bool:
-        """Under some plan."""
+        """In memory under some plan, or on disk."""
+        if version in self._on_disk:
+            return True
         places: dict[str, list[tuple[str, str]]] = {}
         for node, arenas in self._held.items():
             for arena in arenas:
@@ -133,11 +139,14 @@ class KnownMemory:
                 for version in arena.versions:
                     places.setdefault((version, arena.plan), []).append((node, arena.worker))
         whole = [
-            version.step
+            version
             for (version, plan), at in places.items()
+            if plan in self._plans and self._plans[plan].is_whole(at)
+        ]
+        counting = [
+            version.step
+            for version in (*whole, *self._on_disk)
             if journal.epoch_of_step(version.step - 1) == version.agreed_in
             and version not in self._refused
-            and plan in self._plans
-            and self._plans[plan].is_whole(at)
         ]
-        return max(whole, default=None)
+        return max(counting, default=None)

@@ -1,5 +1,5 @@
 """The coordinator as a process: it crashes between any two effects and comes back with nothing but
-its journal.
+its journal. Time passes for it as in a job: it is woken when it says that it has to look again.
 """
 
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
+    AskPlanner,
     Disconnect,
     Effect,
     Explain,
@@ -21,12 +22,21 @@ from holdfast.control.effects import (
     ToAllNodes,
     ToNode,
 )
-from holdfast.control.facts import Beat, Fact, NodeConnected, NodeDead, NodeLost, Tick, WorkerTold
-from holdfast.control.job_events import EpochEntered, JobEvent, StepCompleted
+from holdfast.control.facts import (
+    Beat,
+    CheckpointsFound,
+    Fact,
+    NodeConnected,
+    NodeDead,
+    NodeLost,
+    StepReported,
+    Tick,
+    WorkerTold,
+)
+from holdfast.control.job_events import EpochEntered, JobEvent, Recorded, StepCompleted
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.settings import ControlSettings
-from holdfast.control.snapshots.messages import NodeHolds, Unloadable
-from holdfast.control.step_aggregator import Recorded
+from holdfast.control.snapshots.messages import NodeHolds, Persisted, Unloadable
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.memory import KnownMemory
 from holdfast.sim.fuzz.network import SimulatedConnection
@@ -34,7 +44,6 @@ from holdfast.sim.fuzz.network import SimulatedConnection
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
 
-TICK_MS = 20
 QUIET = (Tick, Beat, WorkerTold, NodeHolds)
 """Facts that are too many for the trace."""
 
@@ -54,9 +63,13 @@ class Office:
         self.coordinator: Coordinator | None = None
         self.recorded = Recorded(next_step=settings.first_step)
         """How far the run log goes."""
+        self.told_steps: dict[tuple[int, int], None] = {}
+        """Step and epoch of what was reported to the coordinator of the moment."""
         self.known = KnownMemory(world.memories)
         self._links: dict[str, SimulatedConnection] = {}
         self._life = 0
+        self._deadline_ms = self._wakes_ms = 0
+        """When it has to look again, and when it is woken next."""
 
     @property
     def is_over(self) -> bool:
@@ -69,8 +82,11 @@ class Office:
         self._life += 1
         self.coordinator = Coordinator(self.settings, list(self.journal), self.recorded)
         self.known = KnownMemory(self.world.memories)
+        self.told_steps.clear()
         self.world.reopened(self.coordinator)
-        self._tick(self._life)
+        self._deadline_ms = self._wakes_ms = self.world.clock.now_ms
+        self._find_checkpoints()
+        self._wake(self._life, self._wakes_ms)
 
     def crash(self) -> None:
         if not self.is_up:
@@ -90,10 +106,19 @@ class Office:
         """Nothing goes wrong any more."""
         self.crash_after, self.successor_ms = -1, 0
 
-    def _tick(self, life: int) -> None:
-        if self.is_up and life == self._life:
+    def _wake(self, life: int, at_ms: int) -> None:
+        """Unless it was to be woken earlier since, or by now has to look later only."""
+        if not self.is_up or life != self._life or at_ms != self._wakes_ms:
+            return
+        if self._deadline_ms > at_ms:
+            self._wake_at(self._deadline_ms)
+        else:
+            self._wakes_ms = -1
             self.take(Tick())
-            self.world.clock.after(TICK_MS, self._tick, life)
+
+    def _wake_at(self, at_ms: int) -> None:
+        self._wakes_ms = at_ms
+        self.world.clock.at(at_ms, self._wake, self._life, at_ms)
 
     def expect(self, node: str, link: SimulatedConnection) -> None:
         old = self._links.get(node)
@@ -114,7 +139,14 @@ class Office:
 
     def hear(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
         if self.is_up and self._links.get(node) is link:
+            if isinstance(fact, Persisted):
+                self._find_checkpoints()
             self.take(fact)
+
+    def _find_checkpoints(self) -> None:
+        if self.settings.snapshots.persists:
+            versions = self.world.disk.versions
+            self.take(CheckpointsFound({version: str(version) for version in versions}))
 
     def take(self, fact: Fact) -> None:
         if not self.is_up:
@@ -123,7 +155,14 @@ class Office:
         if not isinstance(fact, QUIET):
             self.world.clock.note(f"fact {type(fact).__name__}")
         self._remember(fact)
-        for effect in self.coordinator.take(fact, self.world.clock.now_ms):
+        self._carry_out_all(self.coordinator.take(fact, self.world.clock.now_ms))
+        if self.is_up:
+            self._deadline_ms = self.coordinator.next_deadline_ms(self.world.clock.now_ms)
+            if not 0 <= self._wakes_ms <= self._deadline_ms:
+                self._wake_at(self._deadline_ms)
+
+    def _carry_out_all(self, effects: list[Effect]) -> None:
+        for effect in effects:
             if self.crash_after == 0:
                 self.crash()
                 return
@@ -153,14 +192,18 @@ class Office:
                 self.recorded = msgspec.structs.replace(self.recorded, epoch=number)
 
     def _remember(self, fact: Fact) -> None:
-        """What the coordinator is told of snapshots."""
+        """What the coordinator is told of steps and snapshots."""
         match fact:
+            case StepReported(report=report):
+                self.told_steps[report.step, report.epoch] = None
             case NodeConnected(node=node, arenas=arenas):
                 self.known.told(node, arenas, is_new=True)
             case NodeHolds(node=node, arenas=arenas):
                 self.known.told(node, arenas)
             case NodeLost(node=node, left=left) | NodeDead(node=node, left=left):
                 self.known.told(node, left)
+            case CheckpointsFound(checkpoints=checkpoints):
+                self.known.found_on_disk(checkpoints)
             case Unloadable(version=version):
                 self.known.refused(version)
 
@@ -181,6 +224,8 @@ class Office:
             case ToAllNodes():
                 for node in list(self._links):
                     self._to_node(node, effect)
+            case AskPlanner(question=question):
+                self.world.planner.ask(question)
             case Disconnect(node=node):
                 self._hang_up(node)
             case Happened(event=event):

@@ -1,12 +1,15 @@
 """One seed, one run: a world, faults, peace, and the promises."""
 
 from random import Random
+from typing import Literal
 
 import msgspec
 
 from holdfast.control.facts import StopWanted
-from holdfast.control.settings import ControlSettings, SnapshotSettings
+from holdfast.control.settings import ControlSettings, ReplanSettings, SnapshotSettings
+from holdfast.control.worker_reports import Planned
 from holdfast.errors import InternalError
+from holdfast.sim.fuzz.agent import BEAT_MS
 from holdfast.sim.fuzz.coverage import Coverage
 from holdfast.sim.fuzz.faults import DrawnFault, Faults, draw_faults, draw_profile
 from holdfast.sim.fuzz.memory import OPTIONS
@@ -23,9 +26,18 @@ from holdfast.sim.fuzz.promises.same_updates import SameUpdates
 from holdfast.sim.fuzz.shapes import JobShape, draw_shape
 from holdfast.sim.fuzz.world import World, WorldDelays
 
+LONG_WARS = 0.08
+"""How many runs are long: faults that lie far apart, many versions, old histories."""
 STEPS_IN_PEACE = 3
+POLICIES: list[Literal["auto", "reroute", "off"]] = ["auto", "auto", "auto", "reroute", "off"]
+REPLANNING = 0x9E3779B9
+"""Draws about the planner are apart from all others."""
 PEACE_MS = 8_000
 """Longer than anything that the coordinator waits for, several times over."""
+
+
+GRACE_MS = 4 * PEACE_MS
+"""Of a stop: none is cut short, it has to come by itself."""
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -66,15 +78,19 @@ def draw_run(seed: int) -> RunPlan:
     profile, shape = draw_profile(rng), draw_shape(rng)
     settings = ControlSettings(
         plan=shape.plan,
+        changes=_draw_changes(rng, shape),
+        num_steps=rng.randint(5, 40) if rng.random() < 0.15 else 0,
         mode=rng.choice(("exact", "exact", "fast")),
         settle_ms=rng.choice((10, 30)),
         answer_ms=300,
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
-        heartbeat_ms=40,
+        grace_ms=GRACE_MS,
+        heartbeat_ms=BEAT_MS,
         hang_floor_ms=120,
-        snapshots=SnapshotSettings(options=OPTIONS, max_cost=0.0),
+        snapshots=SnapshotSettings(options=OPTIONS, max_cost=0.0, persists=rng.random() < 0.3),
+        replan=_replanning(Random(seed ^ REPLANNING)),
     )
     delays = WorldDelays(
         compute_ms=rng.choice((1, 2, 5)),
@@ -85,9 +101,23 @@ def draw_run(seed: int) -> RunPlan:
         captures=rng.random() < 0.5,
         is_one_machine=rng.random() < 0.3,
     )
-    war_ms = rng.randint(300, 800)
+    war_ms = rng.randint(600, 1500) if rng.random() < LONG_WARS else rng.randint(200, 550)
     faults = draw_faults(rng, profile, war_ms)
     return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator)
+
+
+def _draw_changes(rng: Random, shape: JobShape) -> tuple[Planned, ...]:
+    """Those of the job file, in some jobs: to another plan, and sometimes back."""
+    if rng.random() > 0.2:
+        return ()
+    steps = sorted(rng.sample(range(1, 20), rng.randint(1, 2)))
+    plans = (shape.other, shape.plan)
+    return (Planned(0, shape.plan), *(Planned(*one) for one in zip(steps, plans, strict=False)))
+
+
+def _replanning(rng: Random) -> ReplanSettings:
+    """Asked at once, whatever it costs: any change of plan, while anything may happen."""
+    return ReplanSettings(policy=rng.choice(POLICIES), advice_ms=rng.choice((50, 400)), lasts=0.0)
 
 
 def run_seed(seed: int) -> FuzzRun:
@@ -99,7 +129,7 @@ def run_plan(seed: int, plan: RunPlan, *, extra: tuple[Checker, ...] = ()) -> Fu
     world, faults = make_world(seed, plan, extra)
     broken: Broken | None = None
     try:
-        _war(world, plan.war_ms)
+        _war(world)
         faults.make_peace()
         _peace(world)
         for checker in world.checkers:
@@ -130,13 +160,15 @@ def make_world(seed: int, plan: RunPlan, extra: tuple[Checker, ...] = ()) -> tup
         Coverage(),
         *extra,
     ]
-    world = World(QuickRandom(~seed), plan.shape, plan.settings, plan.delays, checkers)
+    random = QuickRandom(~seed)
+    world = World(random, plan.shape, plan.settings, plan.delays, checkers, seed ^ REPLANNING)
+    world.prolong(plan.war_ms)
     world.office.open()
     return world, Faults(world, plan.faults)
 
 
-def _war(world: World, war_ms: int) -> None:
-    while world.clock.now_ms < war_ms and not world.office.is_over:
+def _war(world: World) -> None:
+    while world.clock.now_ms < world.war_until_ms and not world.office.is_over:
         world.clock.step()
 
 

@@ -24,13 +24,13 @@ class JobShape(msgspec.Struct, frozen=True):
 def draw_shape(rng: Random) -> JobShape:
     units = _units(rng)
     num_micro_batches = rng.randint(2, 4)
-    replicas = rng.choice((2, 2, 2, 3))
+    replicas = rng.choice((1, 2, 2, 2, 2, 2, 3, 3))
     layouts = [_replica(rng, len(units)) for _ in range(replicas)]
     if rng.random() < 0.5:
         layouts = [layouts[0]] * replicas
-    while sum(degree for layout in layouts for _, _, degree in layout) > MAX_WORKERS:
-        layouts.pop() if len(layouts) > 2 else layouts.__setitem__(-1, [(0, len(units), 1)])
-    total = sum(degree for layout in layouts for _, _, degree in layout)
+    while sum(cut.size for layout in layouts for cut in layout) > MAX_WORKERS:
+        layouts.pop() if len(layouts) > 2 else layouts.__setitem__(-1, [_Cut(0, len(units))])
+    total = sum(cut.size for layout in layouts for cut in layout)
     per_node = rng.choice((1, 2, 2, 3))
     num_spares = rng.choice((0, 0, 1, 2))
     grid = [worker_name(i // per_node, i % per_node) for i in range(total + num_spares)]
@@ -40,6 +40,22 @@ def draw_shape(rng: Random) -> JobShape:
     for name in grid:
         places.setdefault(name.partition(".")[0], []).append(name)
     return JobShape(plan, other, {node: tuple(names) for node, names in places.items()})
+
+
+def draw_layout(rng: Random, like: Plan, workers: list[str]) -> Plan:
+    """Any plan for the same model and step on some of these workers."""
+    rng.shuffle(workers)
+    layouts: list[StageCuts] = []
+    used = 0
+    while len(layouts) < like.num_micro_batches:
+        layout = _replica(rng, len(like.units), (1, 1, 2, 3))
+        size = sum(cut.size for cut in layout)
+        if used + size > len(workers) or (layouts and rng.random() < 0.2):
+            break
+        layouts.append(layout)
+        used += size
+    layouts = layouts or [[_Cut(0, len(like.units))]]
+    return _arrange(like.units, layouts, workers, like.num_micro_batches)
 
 
 def _units(rng: Random) -> tuple[Unit, ...]:
@@ -60,30 +76,53 @@ def _units(rng: Random) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-StageCuts = list[tuple[int, int, int]]
-"""Stages: first unit, stop, tensor degree."""
+class _Cut(msgspec.Struct, frozen=True):
+    """One stage: its units, and how its workers share them."""
+
+    first: int
+    stop: int
+    tensor: int = 1
+    shard: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.tensor * self.shard
+
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        degrees = (("shard", self.shard), ("tensor", self.tensor))
+        return tuple((axis, degree) for axis, degree in degrees if degree > 1)
 
 
-def _replica(rng: Random, num_units: int) -> StageCuts:
+StageCuts = list[_Cut]
+
+
+def _replica(rng: Random, num_units: int, degrees: tuple[int, ...] = (1, 1, 1, 2)) -> StageCuts:
     depth = rng.randint(1, min(3, num_units))
     cuts = sorted(rng.sample(range(1, num_units), depth - 1))
     bounds = [0, *cuts, num_units]
-    degree = rng.choice((1, 1, 1, 2))
-    return [(bounds[i], bounds[i + 1], degree) for i in range(depth)]
+    degree = rng.choice(degrees)
+    tensor, shard = (1, degree) if degree > 1 and rng.random() < 0.4 else (degree, 1)
+    return [_Cut(bounds[i], bounds[i + 1], tensor, shard) for i in range(depth)]
 
 
 def _rearranged(rng: Random, layouts: list[StageCuts]) -> list[StageCuts]:
     """The same number of workers per replica, other cuts between its stages."""
     changed: list[StageCuts] = []
     for layout in layouts:
-        stop = layout[-1][1]
+        stop = layout[-1].stop
         if rng.random() < 0.3 and len(layout) > 1:
-            degrees = sum(degree for _, _, degree in layout)
-            changed.append([(0, stop, degrees)] if degrees <= 4 else list(layout))
+            size = sum(cut.size for cut in layout)
+            degrees = {"shard": size} if layout[0].shard > 1 else {"tensor": size}
+            changed.append([_Cut(0, stop, **degrees)] if size <= 4 else list(layout))
             continue
         cuts = sorted(rng.sample(range(1, stop), len(layout) - 1))
         bounds = [0, *cuts, stop]
-        changed.append([(bounds[i], bounds[i + 1], layout[i][2]) for i in range(len(layout))])
+        changed.append(
+            [
+                msgspec.structs.replace(cut, first=bounds[i], stop=bounds[i + 1])
+                for i, cut in enumerate(layout)
+            ]
+        )
     return changed
 
 
@@ -95,11 +134,10 @@ def _arrange(
     at = 0
     for replica, layout in enumerate(layouts):
         built: list[Stage] = []
-        for index, (first, stop, degree) in enumerate(layout):
-            axes = (("tensor", degree),) if degree > 1 else ()
-            names = tuple(workers[at : at + degree])
-            built.append(Stage(replica, index, first, stop, names, axes))
-            at += degree
+        for index, cut in enumerate(layout):
+            names = tuple(workers[at : at + cut.size])
+            built.append(Stage(replica, index, cut.first, cut.stop, names, cut.axes()))
+            at += cut.size
         stages += built
         chains.append(whole_route(tuple(built)))
     routes = tuple(chains[number % len(chains)] for number in range(num_micro_batches))

@@ -32,13 +32,17 @@ class Step:
         self.epoch, self.number = position.epoch, position.version
         self.layout = self.world.layout(self.epoch)
         self.base = self.world.layout(position.base)
-        self.slots = self.base.slots_of[worker.name]
+        self.slots = self.base.given_slots_of[worker.name]
         self.passages = [
             Passage(*found)
             for found in self.layout.hops_of[worker.name]
             if share is None or found[0] in share.micro_batches
         ]
+        self._places = {(p.micro_batch, p.place) for p in self.passages}
+        self._num_left = sum(len(passage.units) for passage in self.passages)
+        """Units of all passages that are still to be passed back."""
         self._open = {slot: self._num_additions(slot) for slot in self.slots}
+        self._needed = dict.fromkeys(self.base.slots_of[worker.name]).keys()
         self._entered: dict[Slot, None] = {}
         self._has_voted = False
         self._outcome: Outcome | None = None
@@ -50,7 +54,7 @@ class Step:
 
     @property
     def is_on(self) -> bool:
-        return self.worker.step is self and not self.worker.is_stopped
+        return self.worker.step is self and not self.worker.position.is_stopped
 
     def begin(self) -> None:
         self.world.board.join(self)
@@ -79,7 +83,7 @@ class Step:
 
     def waits_for(self, micro_batch: int, place: int) -> bool:
         """Has it to take a micro-batch back at this place of its route?"""
-        return any(p.micro_batch == micro_batch and p.place == place for p in self.passages)
+        return (micro_batch, place) in self._places
 
     def _is_free(self, passage: Passage) -> bool:
         if not passage.is_free:
@@ -90,6 +94,7 @@ class Step:
     def _go_back(self, passage: Passage) -> None:
         """Backward of one unit for one micro-batch."""
         unit = passage.units.pop()
+        self._num_left -= 1
         micro_batch = passage.micro_batch
         ends = unit == passage.hop.stop - 1
         if passage.speaks and ends and self._counts(LOSS_ADDEND, micro_batch):
@@ -120,7 +125,7 @@ class Step:
         if self.share is not None and slot in self.share.done:
             return
         self._entered[slot] = None
-        members = self.base.members[slot]
+        members = self.base.giving[slot]
         if self.share is not None:
             members = tuple(worker for worker in members if worker in self.layout.plan.seats)
         operation = self.world.collective((self.epoch, self.number, slot), members)
@@ -148,7 +153,7 @@ class Step:
 
     def _reduced(self, slot: Slot) -> Any:
         def ending(value: int) -> None:
-            if not self.is_on:
+            if not self.is_on or slot not in self._needed:
                 return
             self.worker.results[slot] = value
             for addend in [a for a in self.worker.sums if a[:2] == slot]:
@@ -163,16 +168,14 @@ class Step:
     # Agree and apply
 
     def _has_results(self) -> bool:
-        return all(slot in self.worker.results for slot in self.slots)
+        return self.worker.results.keys() >= self._needed
 
     def _may_agree(self) -> bool:
         """Confirm before the norm: a worker that applies the step can rely on all results."""
         return self._has_results()
 
     def _agree_if_ready(self) -> None:
-        if self._has_voted or any(passage.units for passage in self.passages):
-            return
-        if not self._may_agree():
+        if self._has_voted or self._num_left or not self._may_agree():
             return
         self._has_voted = True
         worker = self.worker

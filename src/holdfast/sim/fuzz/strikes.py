@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from holdfast.control.facts import NodeDead, PlanWanted, StopWanted, WorkerHung
+from holdfast.control.hang_watch import SEEN_STEPS
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
@@ -124,7 +125,28 @@ def _pause(world: "World", rng: Random, worker: "Worker | None") -> None:
         world.stopped_ms[victim.member] = world.clock.now_ms
     elif rng.random() < 0.7:
         world.clock.after(rng.randint(20, 200), _accuse, world, victim, "it makes no progress")
-    world.clock.after(rng.randint(10, 700), victim.resume)
+    world.clock.after(rng.randint(10, 900), victim.resume)
+
+
+def _hang(world: "World", rng: Random, worker: "Worker | None") -> None:
+    """In the middle of an action, for longer than the coordinator's patience: it shows by its
+    progress alone. Sometimes it uses its processor all the while.
+    """
+    victim = _victim(world, rng, worker)
+    if world.is_peace or victim is None or victim.is_paused:
+        return
+    if victim.position.version < SEEN_STEPS + 3:  # how long a step takes is not known yet
+        world.clock.after(100, _hang, world, rng, None)
+        return
+    world.count("hangs in an action")
+    victim.is_paused = True
+    world.hung_ms[victim.member] = world.clock.now_ms
+    if rng.random() < 0.1:
+        world.busy[victim.member] = None
+    world.clock.note(f"{victim} hangs in an action")
+    for_ms = rng.randint(1_800, 3_000)
+    world.prolong(world.clock.now_ms + for_ms)
+    world.clock.after(for_ms, victim.resume)
 
 
 def _pause_all(world: "World", rng: Random, _: "Worker | None") -> None:
@@ -162,13 +184,13 @@ def _false_verdict(world: "World", rng: Random, worker: "Worker | None") -> None
 
 
 def _want_plan(world: "World", rng: Random, _: "Worker | None") -> None:
-    office, wanted = world.office, world.journal.wanted
+    office, home = world.office, world.journal.home
     plans = (world.shape.plan, world.shape.other)
-    if office.is_up and wanted in plans:
+    if office.is_up and home in plans:
         world.count("plans wanted")
         newest = max((w.position.version for w in world.workers.values()), default=0)
         at_step = newest + rng.randint(1, 6) if rng.random() < 0.3 else 0
-        plan = plans[1] if wanted == plans[0] else plans[0]
+        plan = plans[1] if home == plans[0] else plans[0]
         office.take(PlanWanted(plan, "another plan", at_step))
 
 
@@ -193,6 +215,56 @@ def _damage_snapshots(world: "World", rng: Random, worker: "Worker | None") -> N
         agent.lose(hit, rng.randint(0, 100))
 
 
+def _lose_unit(world: "World", rng: Random, _: "Worker | None") -> None:
+    """All holders of a unit die: only a snapshot helps."""
+    last = world.journal.last
+    if last is None:
+        return
+    plan = world.journal.plans[last.number]
+    unit = rng.randrange(len(plan.units))
+    stages = [stage for stage in plan.stages if stage.first <= unit < stage.stop]
+    holders = dict.fromkeys(name for stage in stages for name in stage.workers)
+    world.count("units lost")
+    for name in holders:
+        victim = world.seated(name, last)
+        if victim is not None:
+            world.kill(victim, "SIGKILL")
+
+
+def _tell_late(world: "World", rng: Random, _: "Worker | None") -> None:
+    """What nodes hold is told late by all of them, and a unit is lost meanwhile: the rollback goes
+    back further than it had to, and what is told then is of a history that was given up. Often
+    the next rollback comes soon.
+    """
+    if world.is_peace:
+        return
+    if world.newest_known() is None:  # nothing to go back to yet
+        world.clock.after(50, _tell_late, world, rng, None)
+        return
+    world.count("all snapshots late")
+    late_ms = rng.randint(80, 200)
+    for agent in world.agents.values():
+        agent.tell_late_ms = late_ms
+    world.clock.after(rng.randint(40, late_ms), _lose_unit_in_war, world, rng)
+    if rng.random() < 0.7:
+        world.clock.after(late_ms + rng.randint(100, 250), _lose_unit_in_war, world, rng)
+        world.prolong(world.clock.now_ms + late_ms + 300)
+
+
+def _lose_unit_in_war(world: "World", rng: Random) -> None:
+    if not world.is_peace:
+        _lose_unit(world, rng, None)
+
+
+def _fail_checkpoints(world: "World", rng: Random, _: "Worker | None") -> None:
+    """The next ones cannot be written, or the newest cannot be read any more."""
+    if rng.random() < 0.6:
+        world.disk.num_errors += rng.randint(1, 3)
+    else:
+        world.count("checkpoints damaged")
+        world.disk.damage()
+
+
 def _stop(world: "World", rng: Random, _: "Worker | None") -> None:
     if world.office.is_up:
         world.count("stops asked for")
@@ -208,7 +280,11 @@ STRIKES: dict[str, Strike] = {
     "reconnect": _reconnect,
     "cut": _cut,
     "pause": _pause,
+    "hang": _hang,
     "pause all": _pause_all,
+    "unit": _lose_unit,
+    "late": _tell_late,
+    "checkpoint": _fail_checkpoints,
     "false verdict": _false_verdict,
     "plan": _want_plan,
     "snapshots": _damage_snapshots,

@@ -41,7 +41,6 @@ from holdfast.control.worker_commands import (
     SwitchTo,
     WorkerEvent,
 )
-from holdfast.control.worker_position import WorkerPosition
 from holdfast.sim.fuzz.joins import Joining
 from holdfast.sim.fuzz.layout import Element
 from holdfast.sim.fuzz.step import Step
@@ -60,7 +59,8 @@ class Worker:
         self.world = world
         self.member = member
         self.name = member.name
-        self.machine = WorkerMachine(member)
+        self.machine = WorkerMachine(member, num_steps=world.settings.num_steps or None)
+        self.position = self.machine.position
         self.is_alive = True
         self.is_paused = False
         self.state: dict[Element, int] = {}
@@ -84,10 +84,6 @@ class Worker:
 
     def __repr__(self) -> str:
         return str(self.member)
-
-    @property
-    def position(self) -> WorkerPosition:
-        return self.machine.position
 
     @property
     def is_stopped(self) -> bool:

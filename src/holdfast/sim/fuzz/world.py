@@ -3,7 +3,7 @@ whatever process knows it. The control plane inside it is the one that runs real
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -24,9 +24,11 @@ from holdfast.sim.fuzz.agent import SimulatedAgent
 from holdfast.sim.fuzz.board import Board
 from holdfast.sim.fuzz.clock import Clock
 from holdfast.sim.fuzz.collectives import Collective
-from holdfast.sim.fuzz.layout import Element, SymbolicLayout, moves_between
-from holdfast.sim.fuzz.memory import ArenaContent, PlanMemory, loadable
+from holdfast.sim.fuzz.disk import CheckpointDisk
+from holdfast.sim.fuzz.layout import Element, SymbolicLayout, moves_between, symbolic_layout
+from holdfast.sim.fuzz.memory import ArenaContent, ElementValues, PlanMemory, loadable
 from holdfast.sim.fuzz.office import Office
+from holdfast.sim.fuzz.planner import SimulatedPlanner
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.shapes import JobShape
 from holdfast.sim.fuzz.values import Values
@@ -60,6 +62,7 @@ class World:
         settings: ControlSettings,
         pace: WorldDelays,
         checkers: list[Checker],
+        planner_seed: int = 0,
     ) -> None:
         self.rng, self.shape, self.settings, self.pace = rng, shape, settings, pace
         self.clock = Clock()
@@ -73,6 +76,12 @@ class World:
         self.is_peace = False
         self.stopped_ms: dict[Member, int] = {}
         """Since when workers are, or were last, stopped by a signal."""
+        self.hung_ms: dict[Member, int] = {}
+        """Since when workers hang, or last did, in the middle of an action."""
+        self.busy: dict[Member, None] = {}
+        """Those of them that use their processor."""
+        self.war_until_ms = 0
+        self.disk = CheckpointDisk()
         self.journal = JournalState(settings.plan)
         """What the journal says, kept by the world itself."""
         self.listeners: list[Callable[[str, Worker], None]] = []
@@ -84,6 +93,7 @@ class World:
         self.memories: dict[str, PlanMemory] = {}
         """By the digest of a plan."""
         self._memories: dict[int, PlanMemory] = {}
+        self.planner = SimulatedPlanner(self, planner_seed)
         self.office = Office(self, settings)
         self.agents = {
             node: SimulatedAgent(self, node, places) for node, places in shape.places.items()
@@ -148,6 +158,10 @@ class World:
 
     # Telling
 
+    def prolong(self, until_ms: int) -> None:
+        """Something that was begun needs that long to be found."""
+        self.war_until_ms = max(self.war_until_ms, until_ms)
+
     def count(self, what: str, times: int = 1) -> None:
         self.coverage[what] += times
 
@@ -188,7 +202,7 @@ class World:
             return
         self.orders[order.number] = order
         plan = read_plan(order.plan, {n: layout.plan for n, layout in self._layouts.items()})
-        self._layouts[order.number] = SymbolicLayout(plan)
+        self._layouts[order.number] = symbolic_layout(plan)
 
     def reopened(self, coordinator: Coordinator) -> None:
         for checker in self.checkers:
@@ -222,7 +236,7 @@ class World:
             worker.later(self.rng.randint(1, 25), worker.lost, epoch, name, why)
 
     def is_cut(self, one: str, other: str) -> bool:
-        return (min(one, other), max(one, other)) in self.cuts
+        return bool(self.cuts) and (min(one, other), max(one, other)) in self.cuts
 
     def cut(self, one: str, other: str) -> None:
         self.cuts[min(one, other), max(one, other)] = None
@@ -327,11 +341,8 @@ class World:
         """What a worker holds under an order, from snapshots in live memory under one plan."""
         version = Version(order.version, order.agreed_in)
         needed = self.layout(order.number).held[worker.name]
-        for digest in self.memories:
-            found = loadable(self._contents(version, digest))
-            if all(element in found for element in needed):
-                break
-        else:
+        found = self.readable(version, needed) or self.disk.read(version)
+        if any(element not in found for element in needed):
             reason = f"{worker.name} cannot load {version}"
             self.agent_of(worker.name).report(Unloadable(version=version, reason=reason))
             return None
@@ -339,6 +350,16 @@ class World:
         for checker in self.checkers:
             checker.loaded(self, worker, order, loaded)
         return loaded
+
+    def readable(
+        self, version: Version, needed: Iterable[Element] | None = None
+    ) -> ElementValues | None:
+        """A version as it is in live memory under some plan; None: not all of what is needed."""
+        for digest, memory in self.memories.items():
+            found = loadable(self._contents(version, digest))
+            if all(element in found for element in (needed or memory.elements)):
+                return found
+        return None
 
     def _contents(self, version: Version, plan: str) -> list[ArenaContent]:
         agents = self.agents.values()

@@ -30,6 +30,9 @@ class CoordinatorLoss(Checker):
             is_first = entry.number not in self._entered
             world.require(NAME, is_first, f"change {entry.number} is entered twice")
             self._entered.add(entry.number)
+            at_step = world.orders[entry.number].at_step
+            text = f"change {entry.number} is entered at {entry.version}, before step {at_step}"
+            world.require(NAME, entry.version >= at_step, text)
 
     def recorded(self, world: "World", entry: JournalEntry) -> None:
         if self._only and isinstance(entry, NumberTaken):

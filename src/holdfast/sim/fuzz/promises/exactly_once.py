@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.control.report import Outcome, Slot
 from holdfast.sim.fuzz.layout import SymbolicLayout
-from holdfast.sim.fuzz.promises.promise import Checker
+from holdfast.sim.fuzz.promises.promise import Checker, Violation
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
@@ -27,10 +27,12 @@ class ExactlyOnce(Checker):
     ) -> None:
         losses = world.losses[outcome.loss]
         target = tuple(sorted(set(losses)))
-        world.require(NAME, losses == target, f"step {outcome.step} counts losses {losses}")
+        if losses != target:
+            raise Violation(NAME, f"step {outcome.step} counts losses {losses}")
         self._check_target(world, layout, outcome, target)
         for slot in layout.slots_of[worker.name]:
-            world.require(NAME, slot in worker.results, f"{worker} applies {slot} without a result")
+            if slot not in worker.results:
+                raise Violation(NAME, f"{worker} applies {slot} without a result")
             key = (worker.results[slot], slot, target)
             if key not in self._checked:
                 self._checked.add(key)
@@ -41,7 +43,8 @@ class ExactlyOnce(Checker):
     ) -> None:
         full = tuple(range(layout.plan.num_micro_batches))
         if world.settings.mode == "exact" or outcome.rate_factor == 1.0:
-            world.require(NAME, target == full, f"step {outcome.step} trained {target} of {full}")
+            if target != full:
+                raise Violation(NAME, f"step {outcome.step} trained {target} of {full}")
             return
         rate = sqrt(len(target) / len(full))
         world.require(
@@ -58,18 +61,17 @@ class ExactlyOnce(Checker):
         slot: Slot,
         target: tuple[int, ...],
     ) -> None:
-        """Every addition comes from all workers of exactly one stage that share in the slot."""
+        """Every addition comes from all workers that compute its micro-batch and share in the
+        slot.
+        """
         found: dict[tuple[int, int], list[str]] = {}
         for name, adder, number in world.values.contributions(worker.results[slot]):
             found.setdefault((adder, number), []).append(name)
         wanted = {(adder, number) for adder in layout.adders[slot] for number in target}
-        world.require(
-            NAME,
-            found.keys() == wanted,
-            f"{worker} applies {slot} with {sorted(found)} instead of {sorted(wanted)}",
-        )
-        teams = [sorted(team) for team in layout.stage_members(slot).values() if team]
+        if found.keys() != wanted:
+            text = f"{worker} applies {slot} with {sorted(found)} instead of {sorted(wanted)}"
+            raise Violation(NAME, text)
+        teams = [sorted(team) for team in layout.computing_together(slot) if team]
         for key, names in found.items():
-            world.require(
-                NAME, sorted(names) in teams, f"{slot} {key} was added by {sorted(names)}"
-            )
+            if sorted(names) not in teams:
+                raise Violation(NAME, f"{slot} {key} was added by {sorted(names)}")

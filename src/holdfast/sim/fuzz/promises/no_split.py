@@ -11,7 +11,7 @@ from holdfast.control.journal_entries import JournalEntry, Ordered
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
 from holdfast.sim.fuzz.layout import Element
-from holdfast.sim.fuzz.promises.promise import Checker
+from holdfast.sim.fuzz.promises.promise import Checker, Violation
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
@@ -37,19 +37,18 @@ class NoSplit(Checker):
             world.count("steps of fenced workers")
         for number, first in world.journal.epochs:
             last = self._in_flight.get(number, first) if is_fenced else first
-            world.require(
-                NAME,
-                number <= outcome.epoch or outcome.step <= last,
-                f"{worker} applies step {outcome.step} in epoch {outcome.epoch}, while others went "
-                f"on from {first} in {number}",
-            )
+            if number > outcome.epoch and outcome.step > last:
+                raise Violation(
+                    NAME,
+                    f"{worker} applies step {outcome.step} in epoch {outcome.epoch}, while others "
+                    f"went on from {first} in {number}",
+                )
         self._one_outcome_per_epoch(world, worker, outcome)
 
     def _one_outcome_per_epoch(self, world: "World", worker: "Worker", outcome: Outcome) -> None:
         first = self._ended.setdefault((outcome.step, outcome.epoch), outcome)
-        world.require(
-            NAME, first == outcome, f"{worker} has another outcome of step {outcome.step}"
-        )
+        if first != outcome:
+            raise Violation(NAME, f"{worker} has another outcome of step {outcome.step}")
 
     def loaded(
         self, world: "World", worker: "Worker", order: Order, state: dict[Element, int]

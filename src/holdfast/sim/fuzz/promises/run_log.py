@@ -1,8 +1,9 @@
 """P1, as people read it: the run log has every step once per history, in order and without a gap.
 
 A step that is done again after a rollback is written again; every line is of the epoch whose word
-on its step counted when it was written, and at the end no step is missing, but for those before a
-rollback of which all reports were lost with their nodes.
+on its step counted when it was written, and at the end no step is missing. Only where all reports
+of a step were lost with their nodes (its workers reported while there was no coordinator, and those
+that went on had joined later) may it be passed over, once an order goes on from a later one.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ class CompleteRunLog(Checker):
         self._next = self._final = 0
 
     def recorded(self, world: "World", entry: JournalEntry) -> None:
-        if isinstance(entry, Ordered) and entry.order.kind in ("start", "restore"):
+        if isinstance(entry, Ordered) and entry.order.kind != "change":
             self._next = min(self._next, entry.step)
             self._final = entry.step
 
@@ -30,6 +31,11 @@ class CompleteRunLog(Checker):
         step = report.step
         is_next = step == self._next or self._next < step <= self._final
         world.require(NAME, is_next, f"step {step} is logged, {self._next} is next")
+        for passed in range(self._next, step):
+            is_known = (passed, world.journal.epoch_of_step(passed)) in world.office.told_steps
+            world.require(
+                NAME, not is_known, f"step {step} is logged, {passed} is known and is not"
+            )
         counts = self._epochs_of(world, step)
         world.require(
             NAME, report.epoch in counts, f"step {step} is logged of epoch {report.epoch}"

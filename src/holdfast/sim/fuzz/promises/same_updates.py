@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.control.order import Order
 from holdfast.control.report import Outcome
-from holdfast.sim.fuzz.promises.promise import Checker
+from holdfast.sim.fuzz.promises.promise import Checker, Violation
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
@@ -36,12 +36,13 @@ class SameUpdates(Checker):
                 continue
             if (position.version, position.lineage) == (version, lineage):
                 self._compare_state(world, worker, other, version)
-            elif position.lineage == lineage and self._share_steps(world, worker, other, version):
-                world.require(
-                    NAME,
-                    abs(position.version - version) <= 1,
-                    f"{worker} is at {version}, {other} at {position.version}",
-                )
+            elif (
+                position.lineage == lineage
+                and abs(position.version - version) > 1
+                and self._share_steps(world, worker, other, version)
+            ):
+                text = f"{worker} is at {version}, {other} at {position.version}"
+                raise Violation(NAME, text)
 
     def _share_steps(self, world: "World", worker: "Worker", other: "Worker", version: int) -> bool:
         """Does the one that is ahead need the other one for its steps?"""
@@ -55,4 +56,4 @@ class SameUpdates(Checker):
         for element, history in worker.state.items():
             if other.state.get(element, history) != history:
                 text = f"{worker} and {other} differ in {element} at version {version}"
-                world.require(NAME, False, text)
+                raise Violation(NAME, text)

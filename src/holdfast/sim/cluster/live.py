@@ -1,0 +1,169 @@
+"""A run that has taken place, in the simulator: the same faults, and the costs that the run itself
+has measured, so that the two can be compared.
+
+From the run come its plan, its profile and what struck it, at the times at which it struck; and how
+long the parts of a reaction took (`live_costs.py`). The rest is the simulator's own: which devices
+are in use, what the planner would choose, how fast that is, and how it all adds up.
+
+As in the job, the answer to a loss has two parts. First the stages that are lost are left out.
+Where processes are only started again, that is all, as they are back before another plan would pay.
+Otherwise the planner's plan is entered a while later, if it is enough of a gain.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from holdfast.control.plan_worth import MIN_GAIN
+from holdfast.observe.events import Event, FaultInjected
+from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile
+from holdfast.planner.peers.system import RecoveryConstants
+from holdfast.planner.score import ChangeCosts
+from holdfast.planner.search import ALL_ROUNDS, Options
+from holdfast.sim.cluster.events import Cause, HardwareEvent
+from holdfast.sim.cluster.holdfast import Holdfast
+from holdfast.sim.cluster.job import SimulatedJob
+from holdfast.sim.cluster.live_costs import LiveCosts
+from holdfast.sim.cluster.planning import ClusterModel, CostBasis
+from holdfast.sim.cluster.policy import Facts, PolicyDecision, describe, stall
+from holdfast.sim.cluster.rules import HEALTHY
+
+PROCESS_KILLED = Cause("process killed", 1, "device", "exit", False)
+PROCESS_LOST = Cause("process lost", 1, "device", "exit", True)
+NODE_AWAY = Cause("node away", 1, "node", "exit", True)
+SLOWED_DOWN = Cause("slow device", 1, "device", "slow", False)
+OPTIONS = Options(
+    check=False, split_backward=False, rounds=ALL_ROUNDS, costs=ChangeCosts(rendezvous=0.0)
+)
+"""As a job asks; what a change takes is in the measured costs."""
+
+
+class LiveHoldfast(Holdfast):
+    """Holdfast's policy with the delays of a run."""
+
+    def __init__(self, model: ClusterModel, measured: LiveCosts) -> None:
+        super().__init__(model)
+        self.cluster, self.measured = model, measured
+        self.costs = RecoveryConstants(
+            exit_ms=0, hang_ms=0, slow_steps=1, groups_ms=measured.recover_ms,
+            join_ms=measured.rejoin_ms, source="measured in the run",
+        )  # fmt: skip
+
+    def delay_ms(self, cause: Cause) -> int:
+        return self.measured.slow_ms if cause.sign == "slow" else 0
+
+    def decide(self, facts: Facts) -> PolicyDecision:
+        situation, measured = facts.situation, self.measured
+        if facts.change == "failed":
+            waits = stall(groups=measured.recover_ms)
+        else:
+            waits = stall(joining=0 if facts.change == "returned" else measured.switch_ms)
+        if not situation.pipelines:
+            words = f"{facts.change}: nothing is missing"
+            return PolicyDecision(
+                strategy=HEALTHY, reason=words, rate=1.0, rate_at_full_speed=1.0, stall=waits
+            )
+        rerouted = self.cluster.reroute_rate(situation.hurts)
+        words = describe(situation, self.job.tensor)
+        answer = self.advisor.ask(situation.hurts, facts.mtbf_ms)
+        is_short = facts.change == "failed" and not facts.cause.repair
+        if is_short or answer.rate < rerouted * (1 + MIN_GAIN):
+            decision = PolicyDecision(
+                strategy="reroute",
+                reason=f"{words}: what is left goes on",
+                rate=rerouted,
+                rate_at_full_speed=rerouted,
+            )
+        else:
+            later = (measured.plan_ms, rerouted) if facts.change == "failed" else (0, 0.0)
+            decision = PolicyDecision(
+                strategy=answer.strategy,
+                reason=f"{words}: {answer.reason}",
+                rate=answer.rate,
+                rate_at_full_speed=answer.rate,
+                reflex=later,
+            )
+        join_ms = measured.rejoin_ms if is_short else measured.node_join_ms
+        return msgspec.structs.replace(decision, stall=waits, join_ms=join_ms)
+
+
+def live_job(plan: Plan, name: str, devices_per_node: int) -> SimulatedJob:
+    """The shape of a regular plan, as the simulator has it."""
+    first = next(iter(plan.replicas.values()))
+    return SimulatedJob(
+        model=name,
+        num_layers=len(plan.units),
+        replicas=len(plan.replicas),
+        stages=len(first),
+        tensor=first[0].tensor,
+        micro_batches=plan.num_micro_batches // len(plan.replicas),
+        devices_per_node=devices_per_node,
+    )
+
+
+def live_model(job: SimulatedJob, plan: Plan, profile: Profile) -> ClusterModel:
+    clean = msgspec.structs.replace(profile, slow={})
+    return ClusterModel(job, CostBasis(units=plan.units, profile=clean, own=plan, options=OPTIONS))
+
+
+class ReturnRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes back in a job."""
+
+    node_after_s: float
+    """A node; 0: never."""
+    restarts: bool = True
+    """Processes that are killed."""
+    step_s: float = 1.0
+    """Of the undisturbed job: some faults last for steps."""
+
+
+def hardware_events(
+    heard: Iterable[tuple[float, Event]], plan: Plan, start_s: float, rules: ReturnRules
+) -> tuple[HardwareEvent, ...]:
+    """What struck the run after `start_s`, every fault once: some are told twice."""
+    number = {worker: device for device, worker in enumerate(plan.workers)}
+    found: list[HardwareEvent] = []
+    known: set[tuple[str, str, int]] = set()
+    for at_s, event in heard:
+        if isinstance(event, FaultInjected) and at_s >= start_s:
+            key = (event.fault, event.target, event.step)
+            happened = _event(event, round(1000 * (at_s - start_s)), number, rules)
+            if happened is not None and key not in known:
+                found.append(happened)
+            known.add(key)
+    return tuple(found)
+
+
+def _event(
+    fault: FaultInjected, time_ms: int, number: Mapping[str, int], rules: ReturnRules
+) -> HardwareEvent | None:
+    """None: it takes no device away, and slows none down."""
+    time_ms = max(1, time_ms)
+    match fault.fault:
+        case "SIGKILL" if fault.target in number:
+            return HardwareEvent(
+                time_ms=time_ms,
+                kind="failed",
+                devices=(number[fault.target],),
+                cause=PROCESS_KILLED if rules.restarts else PROCESS_LOST,
+            )
+        case "NODE_LOSS":
+            devices = [d for name, d in number.items() if name.split(".")[0] == fault.target]
+            return HardwareEvent(
+                time_ms=time_ms,
+                kind="failed",
+                devices=tuple(devices),
+                cause=NODE_AWAY,
+                last_ms=round(1000 * rules.node_after_s),
+            )
+        case "SLOW" if fault.target in number:
+            return HardwareEvent(
+                time_ms=time_ms,
+                kind="slowed",
+                devices=(number[fault.target],),
+                cause=SLOWED_DOWN,
+                last_ms=round(1000 * (fault.duration_s or fault.steps * rules.step_s)) or 10**9,
+                factor=fault.factor,
+            )
+    return None

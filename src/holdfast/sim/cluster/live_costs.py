@@ -1,0 +1,94 @@
+"""How long the parts of a reaction took in a run, from its journal: medians of what was seen.
+
+What a run has no example of has the value that the settings of a job assume.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+import msgspec
+
+from holdfast.control.settings import ReplanSettings
+from holdfast.observe.events import FaultInjected, PlanChanged, StepDone, WorkerLost
+from holdfast.observe.follow import TimedEvent
+from holdfast.observe.run.incidents import RECOVERY
+from holdfast.observe.run.model import RunModel
+
+LONGEST_S = 60.0
+"""What comes later was not the answer."""
+NODE_LOST = "node lost"
+
+
+class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """In milliseconds."""
+
+    step_ms: float
+    """Of the undisturbed job."""
+    recover_ms: int
+    """What a loss stalls."""
+    plan_ms: int
+    """From the loss of a node until the planner's plan is in force."""
+    rejoin_ms: int
+    """From the loss of a process until its successor takes part."""
+    node_join_ms: int
+    """From the return of a node until its workers take part."""
+    slow_ms: int
+    """From a change of speed until the plan for it is in force."""
+    switch_ms: int
+    """What a change of plan stalls."""
+
+
+def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -> LiveCosts:
+    assumed = ReplanSettings()
+    faults = [(at, e) for at, e in heard if isinstance(e, FaultInjected)]
+    changes = [(at, e) for at, e in heard if isinstance(e, PlanChanged)]
+    stalls = [incident.stall_s for incident in model.incidents if incident.kind == RECOVERY]
+    lost = [(at, e.worker) for at, e in heard if isinstance(e, WorkerLost) and e.kind != NODE_LOST]
+    nodes = [(at, e.target) for at, e in faults if e.fault == "NODE_LOSS"]
+    slow = [at for at, e in faults if e.fault == "SLOW"]
+    slow += [at + e.duration_s for at, e in faults if e.fault == "SLOW" and e.duration_s]
+    planned = [_until_planned(at, changes) for at, _ in nodes]
+    adapted = [_until_planned(at, changes) for at in slow]
+    rejoined = [_until_joined(at, worker, changes) for at, worker in lost]
+    returned = [_until_joined(at + away_s, node, changes) for at, node in nodes]
+    return LiveCosts(
+        step_ms=1000 * usual_step_s(heard),
+        recover_ms=_ms(stalls, assumed.stall_s),
+        plan_ms=_ms(planned, assumed.prepare_s + assumed.search_s),
+        rejoin_ms=_ms(rejoined, assumed.rejoin_s),
+        node_join_ms=_ms(returned, assumed.rejoin_s),
+        slow_ms=_ms(adapted, assumed.rejoin_s),
+        switch_ms=_ms([e.stall_s for _, e in changes], assumed.stall_s),
+    )
+
+
+def usual_step_s(heard: Sequence[TimedEvent]) -> float:
+    """The median of the steps before the first fault; the first of a run is not like the others."""
+    struck = [at for at, event in heard if isinstance(event, FaultInjected)]
+    ends = [at for at, event in heard if isinstance(event, StepDone)]
+    calm = [b - a for a, b in pairwise(ends) if b <= min([*struck, ends[-1]])]
+    return median(calm[1:] or calm or [b - a for a, b in pairwise(ends)])
+
+
+def _until_planned(at_s: float, changes: Sequence[tuple[float, PlanChanged]]) -> float | None:
+    """Until the next change that only rearranges; None: there was none."""
+    found = (after - at_s for after, e in changes if after > at_s and not e.joining)
+    return next((gap for gap in found if gap <= LONGEST_S), None)
+
+
+def _until_joined(
+    at_s: float, who: str, changes: Sequence[tuple[float, PlanChanged]]
+) -> float | None:
+    """Until this worker, or one of this node, takes part."""
+    found = (
+        after - at_s
+        for after, e in changes
+        if after > at_s and any(name == who or name.split(".")[0] == who for name in e.joining)
+    )
+    return next((gap for gap in found if gap <= LONGEST_S), None)
+
+
+def _ms(seen_s: Sequence[float | None], assumed_s: float) -> int:
+    known = [seconds for seconds in seen_s if seconds is not None]
+    return round(1000 * (median(known) if known else assumed_s))
