@@ -1,4 +1,4 @@
-"""`holdfast demo`: train a small model, break it four times, and prove that nothing was lost."""
+"""`holdfast demo`: train a small model, break it five times, and prove that nothing was lost."""
 
 from typing import Annotated
 
@@ -20,14 +20,17 @@ def demo(
         bool, Parameter(help="Print the numbers for other programs.", **_SWITCH)
     ] = False,
 ) -> int:
-    """Train a small Llama on 3 replicas x 2 stages while a worker, a node and the coordinator are
-    killed and a worker hangs; then compare it with the same job undisturbed.
+    """Train a small Llama on 6 emulated devices (3 replicas x tensor 2) while a worker
+    becomes slow, a node is away for a while, the coordinator is killed, a worker hangs and one is
+    killed; then compare it with the same job undisturbed, and with dropping whole replicas.
     """
     if plans:
         from holdfast.cli.demo_story import tell
 
         tell(as_json=json)
         return 0
+    if not json:  # at once: torch takes seconds to come
+        print("The same job twice: first undisturbed ...", flush=True)
     from holdfast.cli.demo_training import train
 
     return train(as_json=json)

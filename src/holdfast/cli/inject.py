@@ -15,21 +15,26 @@ def inject(
         str,
         Parameter(
             help="SIGKILL, SIGTERM, SIGSTOP, SIGCONT, SIGINT, SEGFAULT, OS_ABORT, WORKLOAD_EXC, "
-            "LOCK_GIL, GPU_ERROR, SLOW, NODE_LOSS, COORDINATOR_LOSS or PARTITION."
+            "LOCK_GIL, GPU_ERROR, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS or PARTITION."
         ),
     ],
     /,
     *,
     target: Annotated[
-        str, Parameter(help="A worker (n0.g1), a node (n0), a role (r1.s0), or random.")
+        str,
+        Parameter(
+            help="A worker (n0.g1), a node (n0), a role (r1.s0), or random; SLOW_LINK: n0>n1."
+        ),
     ] = "random",
     duration_s: Annotated[
         float,
-        Parameter(help="Of SIGSTOP, LOCK_GIL, SLOW and PARTITION, in seconds; 0 = for ever."),
+        Parameter(help="Of SIGSTOP, LOCK_GIL, SLOW, SLOW_LINK, PARTITION, in s; 0 = for ever."),
     ] = 0.0,
-    factor: Annotated[float, Parameter(help="SLOW: how many times slower.")] = 2.0,
+    steps: Annotated[int, Parameter(help="Of SLOW, SLOW_LINK, in steps; 0 = not limited.")] = 0,
+    factor: Annotated[float, Parameter(help="SLOW, SLOW_LINK: how many times slower.")] = 2.0,
 ) -> None:
     """Do something bad to a running job, and see that it goes on."""
     from holdfast.cli.run_control import inject_fault
 
-    inject_fault(run_dir, fault, target=target, duration_s=duration_s, factor=factor)
+    given = {"target": target, "duration_s": duration_s, "steps": steps, "factor": factor}
+    print(inject_fault(run_dir, fault, given))

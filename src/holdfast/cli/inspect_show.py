@@ -9,6 +9,7 @@ from rich.table import Table
 
 from holdfast.errors import HoldfastError
 from holdfast.observe.quantities import count, format_bytes
+from holdfast.observe.run_directory import JOURNAL
 from holdfast.snapshot.load.inspection import (
     CheckpointLine,
     Inspection,
@@ -25,7 +26,10 @@ def show(run_dir: Path | None, *, shm: bool, verify: bool, as_json: bool) -> int
     if shm:
         found = inspect_memory(SHARED_MEMORY, verify)
     if run_dir is not None:
-        found = msgspec.structs.replace(found, checkpoints=inspect_disk(run_dir, verify))
+        checkpoints = inspect_disk(run_dir, verify)
+        if not checkpoints and not (run_dir / JOURNAL).is_file():
+            raise HoldfastError(f"{run_dir} has no checkpoints, and is no run directory")
+        found = msgspec.structs.replace(found, checkpoints=checkpoints)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:

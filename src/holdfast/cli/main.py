@@ -6,7 +6,7 @@
     70   a bug in Holdfast: the traceback, then one line
     130  interrupted, or a job stopped by Ctrl-C (also where it stopped cleanly: it is not done)
     141  the reader of our output went away
-    143  a job stopped by SIGTERM
+    143  a job stopped by SIGTERM; other signals accordingly (129 SIGHUP, 138 SIGUSR1, 140 SIGUSR2)
 
 HOLDFAST_DEBUG=1 shows the traceback of every error.
 """
@@ -24,7 +24,9 @@ from typing import Any
 from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from holdfast import __version__
+from holdfast.cli.clean import clean
 from holdfast.cli.demo import demo
+from holdfast.cli.export import export
 from holdfast.cli.fuzz import fuzz
 from holdfast.cli.inject import inject
 from holdfast.cli.inspect import inspect
@@ -34,8 +36,9 @@ from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
 from holdfast.cli.status import status
 from holdfast.cli.top import top
+from holdfast.cli.trace import trace
 from holdfast.cli.view import view
-from holdfast.errors import HoldfastError, invariant
+from holdfast.errors import HoldfastError, UserCodeError, invariant
 
 COMMON_FLAGS = ("--help", "--version")
 
@@ -60,9 +63,12 @@ def build_app() -> App:
     app.command(status)
     app.command(top)
     app.command(view)
+    app.command(trace)
     app.command(report_command, name="report")
     app.command(inject)
     app.command(inspect)
+    app.command(export)
+    app.command(clean)
     return app
 
 
@@ -150,6 +156,8 @@ def explain(error: BaseException) -> tuple[int, str]:
             return 1, f"error: {os.fsdecode(name)}: {why}"
         case OSError():
             return 1, f"error: {error.strerror or error}"
+        case ValueError(args=("embedded null byte",)):
+            return 1, "error: a path has a null byte in it"
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED, "interrupted"
         case _:
@@ -159,6 +167,8 @@ def explain(error: BaseException) -> tuple[int, str]:
 def report(error: BaseException) -> int:
     """Tell an error on stderr, in one line, and give its exit code."""
     code, line = explain(error)
+    if isinstance(error, UserCodeError) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
     if code == EXIT_BUG or os.environ.get("HOLDFAST_DEBUG") == "1":
         traceback.print_exception(error)
     print("holdfast: " + " ".join(line.split()), file=sys.stderr)
@@ -172,7 +182,17 @@ def silence_stdout() -> None:
     os.close(nowhere)
 
 
+def open_closed_streams() -> None:
+    """Where a standard stream is closed, the next file that is opened would get its number, and
+    what is printed would land there. Streams are opened in their order, so that each gets its own.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
+    open_closed_streams()
     try:
         return run(sys.argv[1:] if argv is None else argv, app or build_app())
     except BrokenPipeError:

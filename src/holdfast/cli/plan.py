@@ -5,7 +5,7 @@ Only the command line is here; what the commands do is imported when one runs.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
@@ -70,6 +70,10 @@ class ShapeOptions:
     recompute: Annotated[
         bool, _option(_SHAPE, "Keep stage inputs only; compute activations again.")
     ] = False
+    reshard: Annotated[
+        Literal["after_forward", "after_backward"] | None,
+        _option(_SHAPE, "When gathered parameters are dropped. [default: after_backward]"),
+    ] = None
     extra_in_flight: Annotated[
         int | None,
         _option(_SHAPE, "Micro-batches a stage may hold beyond the schedule's rule. [default: 0]"),
@@ -261,3 +265,20 @@ def advise(*, cluster: ClusterOptions = _ADVICE[0], advice: AdviseOptions = _ADV
     from holdfast.cli.plan_advise import advise_plan
 
     return advise_plan(cluster, advice)
+
+
+@app.command
+def replay(
+    run_dir: Annotated[Path, Parameter(help="A run directory.")],
+    /,
+    *,
+    decision: Annotated[int, Parameter(help="Its number in the journal (plan_considered).")] = 1,
+    json: Annotated[bool, _JSON] = False,
+) -> int:
+    """Make a decision about the plan of a running job again, and say whether it is the same.
+
+    holdfast plan replay runs/faults-20260101-120000 --decision 2
+    """
+    from holdfast.cli.plan_replay import replay_decision
+
+    return replay_decision(run_dir, decision, as_json=json)

@@ -11,6 +11,7 @@ from holdfast.cli.plan import AdviseOptions, ClusterOptions
 from holdfast.cli.plan_inputs import parse_bytes, parse_slow, read_plan, read_profile
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.errors import HoldfastError
+from holdfast.plan.copies import num_copies
 from holdfast.plan.model_catalog import llama_units, model_shape
 from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Profile
@@ -21,12 +22,12 @@ from holdfast.planner.candidate import Candidate
 from holdfast.planner.decision import Decision, decide, decisions
 from holdfast.planner.hardware import HARDWARE, hardware, hardware_profile
 from holdfast.planner.health import Health, Situation, health_of
-from holdfast.planner.initial_layout import layouts
+from holdfast.planner.initial_layout import Degrees, layout_with_copies, layouts
 from holdfast.planner.search import Options
 
 
 def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
-    base, profile = _base(cluster)
+    base, profile, warning = _base(cluster)
     spares = _spares(cluster, base)
     health = health_of(base, advice.dead, parse_slow(advice.slow), spares)
     options = Options(
@@ -40,9 +41,10 @@ def advise_plan(cluster: ClusterOptions, advice: AdviseOptions) -> int:
         advice.out.write_text(format_plan(decision.plan), encoding="utf-8")
     reference = healthy.step_time if healthy is not None else 0.0
     if advice.json:
-        print_json(_document(base, health, profile, decision, reference))
+        document = _document(base, health, profile, decision, reference)
+        print_json(document | {"warning": warning, "spares": spares})
     else:
-        _tell(base, health, profile, decision, reference, advice.rows)
+        _tell(base, health, profile, decision, reference, advice.rows, warning)
     return 0 if decision.plan is not None else 1
 
 
@@ -62,10 +64,11 @@ def _searched(situation: Situation, options: Options, seconds: float) -> Decisio
 # Inputs.
 
 
-def _base(cluster: ClusterOptions) -> tuple[Plan, Profile]:
+def _base(cluster: ClusterOptions) -> tuple[Plan, Profile, str]:
+    """The plan to start from, its costs, and what to beware of."""
     if cluster.plan is not None:
         plan = read_plan(cluster.plan)
-        return plan, _profile(cluster, plan.units)
+        return plan, _profile(cluster, plan.units), "" if num_copies(plan) > 1 else ONE_COPY
     per_node = _per_node(cluster)
     units = llama_units(model_shape(cluster.model), cluster.tokens)
     profile = _profile(cluster, units)
@@ -73,16 +76,43 @@ def _base(cluster: ClusterOptions) -> tuple[Plan, Profile]:
     if not limit and cluster.profile in HARDWARE:
         limit = hardware(cluster.profile).device_bytes
     total = cluster.micro_batches or 2 * cluster.devices
-    found = layouts(
+    degrees = (cluster.replicas or 0, cluster.stages or 0, cluster.tensor or 0)
+    limits = Limits(device_bytes=limit)
+    fastest = layouts(
         units,
         cluster.devices,
         profile,
         micro_batches=total,
         devices_per_node=per_node,
-        limits=Limits(device_bytes=limit),
-        degrees=(cluster.replicas or 0, cluster.stages or 0, cluster.tensor or 0),
+        limits=limits,
+        degrees=degrees,
+    )[0]
+    if fastest.replicas > 1:
+        return fastest.plan, profile, ""
+    safer = layout_with_copies(
+        units,
+        cluster.devices,
+        profile,
+        micro_batches=total,
+        devices_per_node=per_node,
+        limits=limits,
     )
-    return found[0].plan, profile
+    if safer is None:
+        return fastest.plan, profile, ONE_COPY
+    if any(degrees):
+        return fastest.plan, profile, f"{ONE_COPY}; {_shape(safer)} would keep two"
+    return safer.plan, profile, f"{_shape(fastest)} would keep {ONE_COPY}; so {_shape(safer)}"
+
+
+ONE_COPY = "one copy of everything: with the next device that is lost, all go back to a snapshot"
+
+
+def _shape(layout: Degrees) -> str:
+    number = layout.replicas * layout.stages * layout.tensor
+    return (
+        f"{number} devices as {layout.replicas} x {layout.stages} stages x tensor "
+        f"{layout.tensor} (a step takes {layout.step_time:.4g})"
+    )
 
 
 def _profile(cluster: ClusterOptions, units: tuple[Unit, ...]) -> Profile:
@@ -98,9 +128,11 @@ def _profile(cluster: ClusterOptions, units: tuple[Unit, ...]) -> Profile:
 
 
 def _spares(cluster: ClusterOptions, plan: Plan) -> tuple[str, ...]:
-    """Further nodes, filled one after the other, behind those of the plan."""
-    first = 1 + max(int(worker.partition(".")[0][1:]) for worker in plan.workers)
-    return worker_grid(cluster.spares, _per_node(cluster), first)
+    """Devices that the plan leaves out, and further nodes behind all of them."""
+    grid = worker_grid(cluster.devices, _per_node(cluster)) if cluster.plan is None else ()
+    left_out = tuple(worker for worker in grid if worker not in plan.seats)
+    last = max(int(worker.partition(".")[0][1:]) for worker in (*plan.workers, *left_out))
+    return (*left_out, *worker_grid(cluster.spares, _per_node(cluster), last + 1))
 
 
 def _per_node(cluster: ClusterOptions) -> int:
@@ -117,10 +149,20 @@ def _per_node(cluster: ClusterOptions) -> int:
 
 
 def _tell(
-    base: Plan, health: Health, profile: Profile, decision: Decision, healthy: float, rows: int
+    base: Plan,
+    health: Health,
+    profile: Profile,
+    decision: Decision,
+    healthy: float,
+    rows: int,
+    warning: str,
 ) -> None:
     console = make_console()
     console.print(f"before   {describe(base)}")
+    if warning:
+        console.print(f"beware   {warning}", soft_wrap=True)
+    if health.spares:
+        console.print(f"spare    {format_workers(health.spares)}")
     if health.dead:
         console.print(f"dead     {format_workers(health.dead)}")
     for worker, factor in health.slow[:8]:

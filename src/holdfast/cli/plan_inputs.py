@@ -105,6 +105,7 @@ def _schedule(shape: ShapeOptions, given: Schedule) -> Schedule:
         extra_in_flight=extra,
         recompute=shape.recompute or given.recompute,
         orders=given.orders if kind == EXPLICIT else (),
+        reshard=_given(shape.reshard, given.reshard),
     )
 
 

@@ -30,7 +30,7 @@ def run(
         bool,
         Parameter(
             name=["--verbose", "-v"],
-            help="Show what all processes log, as it is written to the run directory.",
+            help="Show all that is decided, and what all processes log to the run directory.",
             **_SWITCH,
         ),
     ] = False,
@@ -41,8 +41,10 @@ def run(
     """Train: start the workers of a job file on this machine and follow them to the end.
 
     Settings on the command line go before the environment (HOLDFAST_SECTION__KEY), and that goes
-    before the file. Ctrl-C or SIGTERM stops at the next step boundary with exit code 130 or 143; a
-    second one stops at once.
+    before the file. The same command again goes on in the directory of the run before, if the job
+    names one (job.run_dir) or says `--resume auto`. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2
+    stop with a checkpoint, with exit code 128 and the signal's number; Ctrl-C again stops at once.
+    SIGQUIT prints where every process is.
     """
     from holdfast.cli.run_job import Shown, run_file
 

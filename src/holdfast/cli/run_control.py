@@ -1,12 +1,13 @@
 """What `holdfast status` and `holdfast inject` do."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from holdfast.cli.plan_show import print_json
 from holdfast.errors import HoldfastError
-from holdfast.observe.quantities import count
+from holdfast.observe.quantities import count, describe_protection
 from holdfast.observe.report import RunReport
 from holdfast.observe.report_text import report_lines
 from holdfast.observe.run_directory import REPORT
@@ -14,7 +15,14 @@ from holdfast.runtime.config.settings import nearest
 from holdfast.runtime.coordinator.status import Status
 from holdfast.runtime.faults.kinds import FAULT_KINDS, Fault
 from holdfast.runtime.wire.client import NotRunning, ask
-from holdfast.runtime.wire.messages import Done, InjectRequest, StatusReply, StatusRequest
+from holdfast.runtime.wire.messages import (
+    Done,
+    InjectRequest,
+    StatusReply,
+    StatusRequest,
+    StopJob,
+    ToClient,
+)
 
 
 def show_status(run_dir: Path, *, as_json: bool) -> None:
@@ -51,6 +59,13 @@ def describe_status(status: Status) -> list[str]:
         f"epoch {status.epoch}: {status.shape}{change}",
         f"{count(len(status.nodes), 'node')} connected, coordinator number {status.term}",
     ]
+    if status.slow:
+        slow = ", ".join(f"{name} ({factor:.2f} times)" for name, factor in status.slow.items())
+        lines.append(f"slow: {slow}")
+    if status.emulated:
+        lines.append("devices and links are emulated: times are theirs, not this machine's")
+    if status.protected_against or status.not_protected_against:
+        lines.append(describe_protection(status.protected_against, status.not_protected_against))
     if status.num_refused:
         lines.append(f"{count(status.num_refused, 'connection')} refused")
     if status.missing:
@@ -66,22 +81,29 @@ def describe_status(status: Status) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def inject_fault(
-    run_dir: Path, kind: str, *, target: str, duration_s: float, factor: float
-) -> None:
+def inject_fault(run_dir: Path, kind: str, given: Mapping[str, object]) -> str:
+    """What was done; `given`: other fields of a fault."""
     if kind not in FAULT_KINDS:
         raise HoldfastError(f"{kind!r} is no fault; {nearest(kind.upper(), FAULT_KINDS)}")
-    fields = {"kind": kind, "target": target, "duration_s": duration_s, "factor": factor}
     try:
-        fault = msgspec.convert(fields, Fault)
-    except msgspec.ValidationError as error:
+        fault = msgspec.convert({"kind": kind, **given}, Fault)
+    except (msgspec.ValidationError, HoldfastError) as error:
         raise HoldfastError(f"{kind}: {error}") from None
     try:
         reply = ask(run_dir, "inject", InjectRequest(fault=fault))
     except NotRunning:
         if kind != "COORDINATOR_LOSS":
             raise
-        reply = Done(text="COORDINATOR_LOSS: it is gone")
+        return "COORDINATOR_LOSS: it is gone"
+    return _told(reply)
+
+
+def stop_job(run_dir: Path) -> str:
+    """What was done."""
+    return _told(ask(run_dir, "stop", StopJob()))
+
+
+def _told(reply: ToClient) -> str:
     if not isinstance(reply, Done) or not reply.ok:
         raise HoldfastError(reply.text if isinstance(reply, Done) else "no answer to that")
-    print(reply.text)
+    return reply.text

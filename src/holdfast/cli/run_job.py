@@ -1,9 +1,10 @@
 """What `holdfast run` does."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,17 +12,27 @@ from rich.console import Console
 
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.cli.run_logs import LogWatcher
+from holdfast.cli.run_view import serve_beside
+from holdfast.cli.view_run import page_url
 from holdfast.errors import HoldfastError
+from holdfast.observe.crew_view import LiveCrew
 from holdfast.observe.events import Event
+from holdfast.observe.plain_progress import PlainProgress
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
-from holdfast.observe.progress import LiveProgress, PlainProgress
-from holdfast.observe.quantities import count
+from holdfast.observe.quantities import count, format_bytes
+from holdfast.observe.report import RunReport
 from holdfast.observe.report_text import report_lines
 from holdfast.observe.timeline_view import describe_micro_batches, describe_shape
+from holdfast.plan.plan import Plan
+from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.settings import EXIT_USAGE, read_config
 from holdfast.runtime.launch.check_settings import check_start
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.launch.resources import provide_for
+from holdfast.runtime.launch.resume import choose_run_dir, finished_report
+from holdfast.runtime.launch.run_memory import KeptMemory
+from holdfast.runtime.launch.signals import SignalBox, StoppedEarly
 from holdfast.runtime.record.recorder import OnEvent
 
 
@@ -39,55 +50,156 @@ class Shown(NamedTuple):
 def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool) -> int:
     if shown.quiet and shown.verbose:
         raise HoldfastError("--quiet and --verbose exclude each other", exit_code=EXIT_USAGE)
-    job = prepare_job(read_config(file, settings, os.environ))
     if dry_run:
-        _show(job, as_json=shown.as_json)
+        _show(prepare_job(choose_run_dir(_read(file, settings))), as_json=shown.as_json)
         return 0
-    check_start(job.config, os.environ)
+    with _stopped_early() as stopped, SignalBox() as signals:
+        # From now on a signal has its meaning, also while things start.
+        config = choose_run_dir(_read(file, settings))
+        signals.expect(config.job.signals)
+        if (report := finished_report(config)) is not None:
+            _show_finished(report, shown)
+            return 0
+        job = prepare_job(config)
+        check_start(job.config, os.environ)
+        provide_for(job)  # a strict job is refused here, with nothing written
+        return _train(job, signals, shown, ["holdfast", "run", str(file), *settings])
+    return stopped[0]
+
+
+@contextmanager
+def _stopped_early() -> Iterator[list[int]]:
+    """The exit code, if a signal stops the command before its job has begun."""
+    codes: list[int] = []
+    try:
+        yield codes
+    except StoppedEarly as stop:
+        show_on_stderr([f"holdfast: {stop}"])
+        codes.append(stop.exit_code)
+
+
+def _read(file: Path, settings: Sequence[str]) -> JobConfig:
+    return read_config(file, settings, os.environ)
+
+
+def _train(job: Job, signals: SignalBox, shown: Shown, command: Sequence[str]) -> int:
     # Only now: it brings torch along, and a wrong job should not wait for that.
     from holdfast.runtime.launch.launcher import JobFailed, run_job
 
     try:
-        with watch_run(shown, make_console()) as on_event:
-            result = run_job(job, on_event=on_event)
+        with (
+            _page_beside(job, shown) as page,
+            watch_run(shown, make_console(), job.plans[0].plan, page) as on_event,
+        ):
+            result = run_job(job, on_event=on_event, signals=signals, show=show_on_stderr)
     except JobFailed as error:
-        if shown.as_json:
-            print_json(error.report)
+        _show_end(error.report, shown, [])
+        if not shown.quiet and not shown.as_json:
+            show_lines(how_to_go_on(job, error.report, error.kept, command))
         raise
-    if shown.as_json:
-        print_json(result.report)
-    elif not shown.quiet:
-        print("\n".join(report_lines(result.report)))
+    lines = report_lines(result.report)
+    if result.exit_code:
+        lines += how_to_go_on(job, result.report, result.kept, command)
+    _show_end(result.report, shown, lines)
     return result.exit_code
 
 
 @contextmanager
-def watch_run(shown: Shown, console: Console) -> Iterator[OnEvent]:
-    """Shows events and, where asked for, what the processes log."""
+def _page_beside(job: Job, shown: Shown) -> Iterator[OnEvent | None]:
+    """Where the job asks for it."""
+    view = job.config.view
+    with serve_beside(view) as page:
+        if page is not None and not (shown.quiet or shown.as_json):
+            show_lines([f"page: {page_url(view.host, view.port)}"])
+        yield page
+
+
+def _show_end(report: RunReport, shown: Shown, lines: Sequence[str]) -> None:
+    if shown.as_json:
+        with suppress(OSError):
+            print_json(report)
+    elif not shown.quiet:
+        show_lines(lines)
+
+
+def _show_finished(report: RunReport, shown: Shown) -> None:
+    done = f"{report.run_dir}: finished before, all {count(report.next_step, 'step')} are done"
+    _show_end(report, shown, [done, *report_lines(report)])
+
+
+def how_to_go_on(
+    job: Job, report: RunReport, kept: KeptMemory | None, command: Sequence[str]
+) -> list[str]:
+    """The command that goes on where this run has ended, and what is left for it in memory."""
+    run_dir = [] if job.config.job.run_dir else ["--job.run_dir", report.run_dir]
+    lines = [f"go on: {shlex.join([*command, *run_dir])}"]
+    if kept is not None:
+        size = format_bytes(kept.num_bytes)
+        lines.append(
+            f"the state after {count(kept.step, 'step')} stays in memory ({size}) for that; "
+            f"`{shlex.join(['holdfast', 'clean', report.run_dir, '--yes'])}` removes it"
+        )
+    return lines
+
+
+def show_on_stderr(lines: Sequence[str]) -> None:
+    with suppress(OSError):
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def show_lines(lines: Sequence[str]) -> None:
+    """A reader that went away (`| head`, a closed terminal) ends no training."""
+    try:
+        print("\n".join(lines), flush=True)
+    except OSError:
+        silence()
+
+
+def silence() -> None:
+    """There is no reader: what is printed from now on goes nowhere."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def watch_run(
+    shown: Shown, console: Console, plan: Plan, page: OnEvent | None = None
+) -> Iterator[OnEvent]:
+    """Shows events and, where asked for, what the processes log; a page is told them, too."""
     with ExitStack() as stack:
         watchers: list[OnEvent] = []
+        if page is not None:
+            watchers.append(page)
         if not (shown.quiet or shown.as_json):
-            progress = progress_on(console)
+            progress = progress_on(console, plan, is_verbose=shown.verbose)
             stack.enter_context(progress)
             watchers.append(progress)
         if shown.verbose:
             live = console.is_terminal and not shown.as_json
             # Above the moving line, which only its own console knows of.
-            show = console.out if live else lambda line: print(line, file=sys.stderr, flush=True)
+            show = console.out if live else lambda line: show_on_stderr([line])
             watchers.append(stack.enter_context(LogWatcher(show)))
 
         def on_event(event: Event) -> None:
-            for watch in watchers:
-                watch(event)
+            try:
+                for watch in watchers:
+                    watch(event)
+            except OSError:
+                watchers.clear()
+                silence()
 
         yield on_event
 
 
-def progress_on(console: Console) -> LiveProgress | PlainProgress:
-    """A moving line on a terminal, plain lines elsewhere."""
+def progress_on(
+    console: Console, plan: Plan, *, is_verbose: bool = False
+) -> LiveCrew | PlainProgress:
+    """A table that is kept up to date on a terminal, plain lines elsewhere."""
     if console.is_terminal:
-        return LiveProgress(console)
-    return PlainProgress(lambda line: print(line, flush=True))
+        return LiveCrew(console, plan, is_verbose=is_verbose)
+    return PlainProgress(lambda line: print(line, flush=True), is_verbose=is_verbose)
 
 
 def _show(job: Job, *, as_json: bool) -> None:
@@ -97,7 +209,7 @@ def _show(job: Job, *, as_json: bool) -> None:
         return
     data = job.config.data
     print(
-        f"ok: {job.config.model.preset} ({job.num_parameters:,} parameters), "
+        f"ok: {job.config.model.title} ({job.num_parameters:,} parameters), "
         f"{count(job.config.job.steps, 'step')} of "
         f"{describe_micro_batches(job.plans[0].plan).partition(' a step')[0]} "
         f"({data.rows} x {data.seq_len} tokens each), {count(len(job.workers), 'worker')}"

@@ -63,6 +63,13 @@ class FailureOptions:
         Path | None,
         _option(_FAILURES, "Nodes come and go as in this file: milliseconds,add|remove,node."),
     ] = None
+    run: Annotated[
+        Path | None,
+        _option(
+            _FAILURES,
+            "A run directory: its own job, faults and measured costs, beside what it did.",
+        ),
+    ] = None
     hours: Annotated[
         float | None, _option(_FAILURES, "How long to simulate. [default: 24, or the trace]")
     ] = None
@@ -96,6 +103,11 @@ def simulate(
 
     holdfast simulate --devices 98304 --mtbf 18m --policy all
     """
+    if failures.run is not None:
+        from holdfast.cli.simulate_live import simulate_run
+
+        simulate_run(failures.run, as_json=output.json)
+        return
     from holdfast.cli.simulate_run import run_simulation
 
     run_simulation(cluster, failures, output)

@@ -15,14 +15,29 @@ def view(
     ] = None,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Parameter(help="The port; 0 = any that is free.")] = 8642,
+    control: Annotated[
+        bool,
+        Parameter(
+            help="Let the page inject faults and stop the job, given the job's secret.",
+            negative="",
+            show_default=False,
+        ),
+    ] = False,
+    otlp: Annotated[
+        str, Parameter(help="Send incidents there, as OpenTelemetry traces, while it serves.")
+    ] = "",
+    with_input: Annotated[
+        bool, Parameter(help="End when the standard input ends.", negative="", show_default=False)
+    ] = False,
 ) -> None:
     """Serve a page that follows a job, with /metrics for Prometheus, /healthz and /readyz.
 
-    Read-only. It is seen from this machine alone unless --host says otherwise.
+    It is seen from this machine alone unless --host says otherwise, and only reads unless
+    --control says otherwise.
     """
-    from holdfast.cli.view_run import serve_run, write_page
+    from holdfast.cli.view_run import Served, serve_run, write_page
 
     if out is not None:
         write_page(run_dir, out)
     else:
-        serve_run(run_dir, host=host, port=port)
+        serve_run(run_dir, Served(host, port, control=control, otlp=otlp, with_input=with_input))

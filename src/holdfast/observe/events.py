@@ -62,10 +62,30 @@ class JobStarted(Event, frozen=True, kw_only=True):
     num_workers: int
     micro_batches: int
     run_dir: str
+    run: int = 1
+    """Counts the runs in this directory."""
+
+
+class ProtectionProvided(Event, frozen=True, kw_only=True):
+    """What is kept of the state, where and how often: the reason says it in one line."""
+
+    notes: tuple[str, ...] = ()
+    """What of it is otherwise than one would think."""
+
+
+class ProtectionLacking(Event, frozen=True, kw_only=True):
+    """Something was asked for and cannot be had: the reason says what, why and the remedy."""
+
+
+class ProtectionChanged(Event, frozen=True, kw_only=True):
+    """From now on the job survives the loss of these, and not of those."""
+
+    against: tuple[str, ...]
+    not_against: tuple[str, ...]
 
 
 class PlanStarted(Event, frozen=True, kw_only=True):
-    """The first plan of the job."""
+    """The first plan of a run that does not go on from a snapshot."""
 
     epoch: int
     step: int
@@ -97,6 +117,12 @@ class StepDone(Event, frozen=True, kw_only=True):
     applied: bool
     snapshot_step: int | None = None
     """The newest snapshot that is whole in memory has so many steps done; None: there is none."""
+    copied_bytes: int = 0
+    """For snapshots, by all workers since the step before."""
+    copied_in_bubbles: int = 0
+    """Of them: while training waited for something else."""
+    copy_wait_s: float = 0.0
+    """What training waited for copies, on the worker that waited longest."""
 
 
 class StepSkipped(Event, frozen=True, kw_only=True):
@@ -119,6 +145,8 @@ class PlanChanged(Event, frozen=True, kw_only=True):
     groups_kept: int
     groups_made: int
     file: str
+    bytes_from_memory: int = 0
+    """What joiners took from snapshots instead of from other workers."""
 
 
 class Recovered(Event, frozen=True, kw_only=True):
@@ -140,15 +168,21 @@ class Recovered(Event, frozen=True, kw_only=True):
 
 
 class Restored(Event, frozen=True, kw_only=True):
-    """State was lost: all workers have loaded a snapshot and go on from there."""
+    """State was lost, or the job was started again: all workers have loaded a snapshot and go on
+    from there.
+    """
 
     epoch: int
     step: int
     """The next one."""
     shape: str
     num_workers: int
+    workers: tuple[str, ...] = ()
+    """That go on; others are missing. Empty in journals of older versions."""
     steps_redone: int
     """That were done before, and are done again."""
+    goes_on: bool = False
+    """The first thing of a run that goes on where one before it ended."""
     stall_s: float
     """From the break to the first step, of the live worker that waited longest."""
     load_s: float
@@ -174,10 +208,63 @@ class Decided(Event, frozen=True, kw_only=True):
     details: dict[str, str] = {}
 
 
+class PlanConsidered(Event, frozen=True, kw_only=True):
+    """The planner was asked beside the training; the reason says why its plan is entered or not."""
+
+    decision: int
+    """Its number in this run."""
+    epoch: int
+    """The one in force."""
+    asked: str
+    """What the planner was asked for."""
+    entered: bool
+    strategy: str
+    shape: str
+    plan: str
+    """A digest of the plan that won."""
+    gain: float
+    """Of the throughput."""
+    step_s: float
+    """Predicted, as `now_step_s` for the plan in force."""
+    now_step_s: float
+    runner_ups: tuple[str, ...]
+    rounds: int
+    """Of search."""
+    file: str
+    """The question, from which the decision can be made again."""
+
+
+class SlownessJudged(Event, frozen=True, kw_only=True):
+    """A worker or a link is slow, or is not any more; the reason has the evidence."""
+
+    verdict: str
+    """suspect: the times of steps say so. slow, cleared: a probe has confirmed it, or not.
+    recovered: it was slow. common: all are at once
+    """
+    who: tuple[str, ...]
+    factor: float
+    """How many times as long as healthy ones."""
+    confidence: float
+    step: int
+    probed: bool
+    """A probe says it."""
+
+
 class CoordinatorStarted(Event, frozen=True, kw_only=True):
     """Again, after one that was lost."""
 
     term: int
+
+
+class WritingStopped(Event, frozen=True, kw_only=True):
+    """The disk takes nothing: lines wait in memory, and training goes on. Only shown."""
+
+
+class WritingResumed(Event, frozen=True, kw_only=True):
+    """The disk takes lines again; those that waited are written."""
+
+    seconds: float
+    lines: int
 
 
 class FaultInjected(Event, frozen=True, kw_only=True):
@@ -186,6 +273,12 @@ class FaultInjected(Event, frozen=True, kw_only=True):
     fault: str
     target: str
     step: int
+    factor: float = 1.0
+    """How many times slower something is."""
+    duration_s: float = 0.0
+    """How long; 0: not limited by time."""
+    steps: int = 0
+    """For how many steps; 0: not limited by steps."""
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
@@ -225,6 +318,9 @@ class JobEnded(Event, frozen=True, kw_only=True):
 
 AnyEvent = (
     JobStarted
+    | ProtectionProvided
+    | ProtectionLacking
+    | ProtectionChanged
     | PlanStarted
     | WorkersReady
     | StepDone
@@ -234,7 +330,11 @@ AnyEvent = (
     | Restored
     | CheckpointWritten
     | Decided
+    | SlownessJudged
+    | PlanConsidered
     | CoordinatorStarted
+    | WritingStopped
+    | WritingResumed
     | FaultInjected
     | StopRequested
     | WorkerFailed

@@ -10,12 +10,29 @@ from holdfast.observe.events import Event, StepDone, parse_event
 from holdfast.observe.run_directory import JOURNAL, METRICS
 
 
+def is_whole(line: bytes) -> bool:
+    """Of a line that was torn by a full disk or a crash, another one may follow."""
+    return line.startswith(b"{") and line.endswith(b"}") and _is_json(line)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
 class GrowingFile:
     """The whole lines of a file that grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = offset
+
+    def moved(self, path: Path) -> "GrowingFile":
+        """The same file, under another name since."""
+        return GrowingFile(path, self._offset)
 
     def read(self, size: int | None = None) -> list[bytes]:
         """New lines, up to this size of the file."""
@@ -28,14 +45,16 @@ class GrowingFile:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return whole.splitlines()
+        return [line for line in whole.splitlines() if is_whole(line)]
 
 
 class Follower:
     """Events of a run, each once."""
 
-    def __init__(self, journal: Path, metrics: Path) -> None:
-        self._journal, self._metrics = GrowingFile(journal), GrowingFile(metrics)
+    def __init__(self, journal: Path, metrics: Path, sizes: tuple[int, int] = (0, 0)) -> None:
+        """`sizes`: what was there before is left out."""
+        self._journal = GrowingFile(journal, sizes[0])
+        self._metrics = GrowingFile(metrics, sizes[1])
 
     def read(self, journal: int | None = None, metrics: int | None = None) -> list[Event]:
         """What is new up to these sizes: of both files, the journal first."""
@@ -44,6 +63,13 @@ class Follower:
             fields = msgspec.json.decode(line)
             found.append(msgspec.convert({"event": "step_done", **fields}, StepDone))
         return found
+
+
+def last_time_s(run_dir: Path) -> float:
+    """Of the last lines in a run directory; 0 where there are none."""
+    paths = (run_dir / JOURNAL, run_dir / METRICS)
+    last = [lines[-1] for path in paths if (lines := GrowingFile(path).read())]
+    return max((_TIME.decode(line).time.timestamp() for line in last), default=0.0)
 
 
 TimedEvent = tuple[float, Event]

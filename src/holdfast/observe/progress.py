@@ -1,11 +1,4 @@
-"""A job's progress in the terminal: a live line where there is one, plain lines elsewhere."""
-
-from collections.abc import Callable
-from types import TracebackType
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
+"""The events of a job, each in a line. Which of them are shown: `screen_lines`."""
 
 from holdfast.observe.events import (
     CheckpointWritten,
@@ -16,22 +9,28 @@ from holdfast.observe.events import (
     JobEnded,
     JobStarted,
     PlanChanged,
+    PlanConsidered,
     PlanStarted,
+    ProtectionChanged,
+    ProtectionLacking,
+    ProtectionProvided,
     Recovered,
     Restored,
+    SlownessJudged,
     StepDone,
     StepSkipped,
     StopRequested,
     WorkerLost,
     WorkersReady,
+    WritingResumed,
+    WritingStopped,
 )
-from holdfast.observe.quantities import count, format_bytes, format_seconds
+from holdfast.observe.quantities import count, describe_protection, format_bytes, format_seconds
+from holdfast.observe.run.incidents import NODE_WIDE
+from holdfast.plan.workers import node_of
 
 _INTERNAL = ("order", "round")
 """Details of decisions that a line for people leaves out."""
-
-MAX_STEP_LINES = 100
-"""A longer run shows only some of its steps as plain lines."""
 
 
 def describe_event(event: Event) -> str:
@@ -43,8 +42,15 @@ def describe_event(event: Event) -> str:
                 f"{count(event.steps, 'step')} of {count(event.micro_batches, 'micro-batch')}, "
                 f"{count(event.num_workers, 'worker')}; writing to {event.run_dir}"
             )
+        case ProtectionProvided(reason=reason, notes=notes):
+            return "\n".join([f"protection: {reason}", *(f"note: {note}" for note in notes)])
+        case ProtectionLacking(reason=reason):
+            return f"lacking: {reason}"
+        case ProtectionChanged(against=against, not_against=not_against):
+            return describe_protection(against, not_against)
         case PlanStarted():
-            return f"plan: {event.shape}"
+            why = f" ({event.reason})" if event.reason.startswith("from the start") else ""
+            return f"plan: {event.shape}{why}"
         case WorkersReady():
             return f"workers ready after {event.seconds:.1f} s"
         case StepSkipped():
@@ -59,10 +65,19 @@ def describe_event(event: Event) -> str:
             return f"checkpoint of step {event.step} not written, will be tried again: {error}"
         case CheckpointWritten():
             return f"checkpoint: {event.path} ({event.reason})"
+        case WritingStopped(reason=reason):
+            return f"the disk takes nothing ({reason}): training goes on, lines wait in memory"
+        case WritingResumed(seconds=seconds, lines=lines):
+            waited = f"{count(lines, 'line')} waited {format_seconds(seconds)}"
+            return f"the disk takes lines again: {waited}"
         case Decided():
             return "" if _is_detail(event) else event.reason
-        case WorkerLost():
-            return f"{event.worker} lost: {event.reason}"
+        case PlanConsidered():
+            return describe_considered(event)
+        case SlownessJudged():
+            return describe_slowness(event)
+        case WorkerLost(worker=worker, kind=kind, reason=reason):
+            return f"{node_of(worker) if kind in NODE_WIDE else worker} lost: {reason}"
         case CoordinatorStarted(term=term, reason=reason):
             return f"coordinator {term} took over: {reason}"
         case FaultInjected():
@@ -72,6 +87,20 @@ def describe_event(event: Event) -> str:
         case JobEnded(outcome="stopped"):
             return f"stopped {after_steps(event.next_step)}: {event.reason}"
     return ""
+
+
+def describe_slowness(event: SlownessJudged) -> str:
+    who = ", ".join(event.who) or "all workers"
+    match event.verdict:
+        case "slow":
+            return f"{who} is slow, {event.factor:.2f} times: {event.reason}"
+        case "suspect":
+            return f"{who} may be slow ({event.confidence:.0%} sure): {event.reason}"
+        case "recovered":
+            return f"{who} is not slow any more: {event.reason}"
+        case "cleared":
+            return f"{who} is not slow: {event.reason}"
+    return event.reason
 
 
 def _is_detail(event: Decided) -> bool:
@@ -95,6 +124,11 @@ def describe_change(event: PlanChanged) -> str:
     return f"{after_steps(event.step)}: {what}{event.shape} ({', '.join(words)})"
 
 
+def describe_considered(event: PlanConsidered) -> str:
+    what = f"{event.strategy}: {event.shape}" if event.entered else "the plan stays"
+    return f"planner, as {event.asked}: {what} ({event.reason})"
+
+
 def describe_recovery(event: Recovered) -> str:
     without = f" without {', '.join(event.lost)}" if event.lost else ""
     again = (
@@ -108,9 +142,15 @@ def describe_recovery(event: Recovered) -> str:
 
 def describe_restore(event: Restored) -> str:
     origins = ", ".join(f"{format_bytes(n)} from {o}" for o, n in event.bytes_by_origin.items())
+    if event.goes_on:
+        return (
+            f"goes on {after_steps(event.step)} with {event.shape}: {event.reason} ({origins}, "
+            f"loaded in {format_seconds(event.load_s)}); "
+            f"{count(event.steps_redone, 'step')} done again"
+        )
     return (
-        f"restored to {after_steps(event.step)} with {event.shape} "
-        f"({count(event.steps_redone, 'step')} again, {origins}, loaded in "
+        f"restored the state {after_steps(event.step)}, with {event.shape} "
+        f"({count(event.steps_redone, 'step')} done again, {origins}, loaded in "
         f"{format_seconds(event.load_s)})"
     )
 
@@ -127,65 +167,3 @@ def describe_step(step: StepDone, num_steps: int) -> str:
         f"step {step.step + 1:{width}}/{num_steps}  loss {loss}  "
         f"{step.tokens_per_s:8,.0f} tokens/s  {format_seconds(step.step_time_s)}"
     )
-
-
-class PlainProgress:
-    """Lines, for logs and pipes."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._num_steps, self._every = 1, 1
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, JobStarted):
-            self._num_steps = event.steps
-            self._every = -(-event.steps // MAX_STEP_LINES)
-        if isinstance(event, StepDone):
-            number = event.step + 1
-            if number % self._every == 0 or number in (1, self._num_steps):
-                self._write(describe_step(event, self._num_steps))
-        elif line := describe_event(event):
-            self._write(line)
-
-    def __enter__(self) -> "PlainProgress":
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        pass
-
-
-class LiveProgress:
-    """A bar that moves, and lines above it for what is worth keeping."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._console = console
-        self._task = self._progress.add_task("starting", total=1)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, JobStarted):
-            self._progress.update(self._task, total=event.steps)
-        if isinstance(event, StepDone):
-            words = describe_step(event, 1).partition("  ")[2]
-            self._progress.update(self._task, completed=event.step + 1, description=words)
-        elif line := describe_event(event):
-            self._progress.console.print(Text(line))
-
-    def __enter__(self) -> "LiveProgress":
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()

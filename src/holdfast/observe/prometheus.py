@@ -21,6 +21,7 @@ from holdfast.observe.run.model import RunModel
 from holdfast.observe.run.summary import present, state_of
 
 STEP_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+VERDICTS = ("suspect", "slow", "cleared", "recovered", "common")
 STALL_BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
@@ -62,6 +63,11 @@ class RunCollector(Collector):
             "holdfast_steps_skipped": ("Steps that were not applied", run.num_skipped),
             "holdfast_tokens": ("Tokens trained on", run.tokens),
             "holdfast_plan_changes": ("Joins and planned changes", len(run.changes)),
+            "holdfast_snapshot_bytes": ("Copied for snapshots, all workers", run.copied_bytes),
+            "holdfast_snapshot_wait_seconds": (
+                "What training waited for copies, on the worker that waited longest",
+                run.copy_wait_s,
+            ),
             "holdfast_checkpoints": ("Checkpoints written", len(run.checkpoints)),
             "holdfast_checkpoint_failures": (
                 "Checkpoints that could not be written",
@@ -120,7 +126,18 @@ class RunCollector(Collector):
         ways = CounterMetricFamily("holdfast_recoveries", "How they were survived", labels=["way"])
         ways.add_metric(["recovery"], len(run.recoveries))
         ways.add_metric(["restore"], len(run.restores))
-        yield from (spent, workers, failures, ways)
+        asked = CounterMetricFamily(
+            "holdfast_planner_decisions", "Answers of the planner", labels=["entered"]
+        )
+        for entered in (True, False):
+            number = sum(one.entered == entered for one in run.considered)
+            asked.add_metric([str(entered).lower()], number)
+        judged = CounterMetricFamily(
+            "holdfast_slowness_verdicts", "Of the detector", labels=["verdict"]
+        )
+        for verdict in VERDICTS:
+            judged.add_metric([verdict], sum(one.verdict == verdict for one in run.judged))
+        yield from (spent, workers, failures, ways, asked, judged)
 
 
 def _histogram(name: str, words: str, values: Sequence[float], bounds: Sequence[float]) -> Metric:

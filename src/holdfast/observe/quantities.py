@@ -59,6 +59,12 @@ def format_numbers(numbers: Iterable[int]) -> str:
     return ",".join(format_range(low, high) for low, high in runs)
 
 
+def describe_protection(against: Sequence[str], not_against: Sequence[str]) -> str:
+    """`protected against the loss of any one worker; any one node; not: all nodes`."""
+    missing = f"; not: {', '.join(not_against)}" if not_against else ""
+    return f"protected against the loss of {'; '.join(against) or 'nothing'}{missing}"
+
+
 def nice_ticks(end: float, most: int) -> list[float]:
     """0 and round numbers up to `end`, at most about `most` of them."""
     if end <= 0 or most < 1:

@@ -24,7 +24,9 @@ class IncidentSummary(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     shape: str
     stall_s: float
-    """How much later than usual the next step ended."""
+    """How much later than usual it was over, with the end of a step."""
+    over_step: int | None = None
+    """That step; None: it is not over."""
     micro_batches: int
     """That ran again."""
     steps_redone: int
@@ -75,8 +77,23 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     badput_s: dict[str, float] = {}
     """Lost time in the names of Google's goodput library."""
     incidents: tuple[IncidentSummary, ...] = ()
+    protected_against: tuple[str, ...] = ()
+    """Losses that the job survived in the end."""
+    not_protected_against: tuple[str, ...] = ()
+    protection_changes: int = 0
+    """How often that changed after it was told first."""
+    lacking: tuple[str, ...] = ()
+    """Protection that was asked for and could not be had, with the remedy."""
     checkpoints: int = 0
     checkpoints_failed: int = 0
+    copied_bytes: int = 0
+    """Into snapshots in memory, by all workers."""
+    copied_in_bubbles: float | None = None
+    """The share of them that was copied while training waited for something else."""
+    copy_wait_s: float = 0.0
+    """What training has waited for copies, at most; in `time_s` it is part of the steps."""
+    copy_cost: float = 0.0
+    """The same as a share of the time of all steps."""
     bytes_moved: int = 0
     staging_bytes: int = 0
     """Memory the reduction needs beyond the gradients, on the worker that needs most."""
@@ -115,8 +132,13 @@ def make_report(
         time_s=time_by_cause(budget),
         badput_s={name: share * budget.total_ms / 1e3 for name, share in budget.buckets().items()},
         incidents=tuple(_summary(incident, run.started_s) for incident in run.incidents),
+        protected_against=run.protections[-1].against if run.protections else (),
+        not_protected_against=run.protections[-1].not_against if run.protections else (),
+        protection_changes=max(0, len(run.protections) - 1),
+        lacking=tuple(dict.fromkeys(run.lacking)),
         checkpoints=len(run.checkpoints),
         checkpoints_failed=run.num_checkpoints_failed,
+        **_copies(run),
         bytes_moved=sum(change.bytes_moved for change in run.changes),
         staging_bytes=staging_bytes,
         final_bytes=final_bytes,
@@ -131,6 +153,17 @@ def time_by_cause(budget: Budget) -> dict[str, float]:
     """Seconds, the productive ones first."""
     lost = {cause: budget.lost_ms[cause] / 1e3 for cause in BUCKET_OF if cause in budget.lost_ms}
     return {PRODUCTIVE: budget.productive_ms / 1e3, **lost}
+
+
+def _copies(run: RunModel) -> dict[str, Any]:
+    step_s = float(run.series.column("step_time_s").sum())
+    copied = run.copied_bytes
+    return {
+        "copied_bytes": copied,
+        "copied_in_bubbles": run.copied_in_bubbles / copied if copied else None,
+        "copy_wait_s": run.copy_wait_s,
+        "copy_cost": run.copy_wait_s / step_s if step_s else 0.0,
+    }
 
 
 def _step_numbers(run: RunModel) -> dict[str, Any]:
@@ -158,6 +191,7 @@ def _summary(incident: Incident, started_s: float) -> IncidentSummary:
         step=incident.step,
         shape=incident.shape,
         stall_s=incident.stall_s,
+        over_step=incident.over_step,
         micro_batches=incident.micro_batches,
         steps_redone=incident.steps_redone,
         whole_after_s=incident.whole_after_s,

@@ -6,8 +6,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.observe.fitting_table import FittingTable
 from holdfast.observe.goodput import BUCKET_OF
-from holdfast.observe.quantities import count, format_bytes, format_seconds, format_share
+from holdfast.observe.quantities import (
+    count,
+    describe_protection,
+    format_bytes,
+    format_seconds,
+    format_share,
+)
 from holdfast.observe.report import PRODUCTIVE, IncidentSummary, RunReport
 
 MAX_INCIDENTS = 40
@@ -29,22 +36,58 @@ def describe_report(report: RunReport) -> str:
 
 def report_lines(report: RunReport) -> list[str]:
     """The last lines of a run: the outcome, what it survived, where the time went."""
-    return [describe_report(report), *_failure_lines(report), *_time_line(report)]
+    return [
+        describe_report(report),
+        *_facts(report),
+        *_time_line(report),
+    ]
+
+
+def _facts(report: RunReport) -> Iterator[str]:
+    yield from _failure_lines(report)
+    yield from _protection_lines(report)
+    yield from _copy_lines(report)
+
+
+def _protection_lines(report: RunReport) -> Iterator[str]:
+    """What it was protected against in the end, and what it had to do without."""
+    if report.protected_against or report.not_protected_against:
+        line = describe_protection(report.protected_against, report.not_protected_against)
+        changes = count(report.protection_changes, "change")
+        yield f"{line} ({changes})" if report.protection_changes else line
+    for line in report.lacking:
+        yield f"lacking: {line}"
+
+
+def _copy_lines(report: RunReport) -> Iterator[str]:
+    """What the snapshots in memory came to."""
+    if report.copied_in_bubbles is not None:
+        yield (
+            f"snapshots: {format_bytes(report.copied_bytes)} copied, "
+            f"{format_share(report.copied_in_bubbles)} of it in bubbles; training waited "
+            f"{format_seconds(report.copy_wait_s)} for copies, {format_share(report.copy_cost)} of "
+            f"the time of its steps"
+        )
 
 
 def _failure_lines(report: RunReport) -> Iterator[str]:
-    if report.failures or report.recoveries or report.restores:
+    restores = [restore for restore in report.restores if not restore.goes_on]
+    if report.failures or report.recoveries or restores:
         kinds = ", ".join(f"{number} {kind}" for kind, number in report.failures.items())
         back = ", ".join(report.not_back)
         words = [
             count(len(report.recoveries), "recovery"),
-            *([count(len(report.restores), "restore")] if report.restores else []),
+            *([count(len(restores), "restore")] if restores else []),
             f"longest stall {format_seconds(report.longest_stall_s)}",
             f"{count(report.micro_batches_redone, 'micro-batch')} and "
             f"{count(report.steps_redone, 'step')} done again",
             f"not back: {back}" if back else "all workers are back",
         ]
         yield f"failures: {kinds or 'none'}; {', '.join(words)}"
+    if went_on := [restore for restore in report.restores if restore.goes_on]:
+        again = count(sum(restore.steps_redone for restore in went_on), "step")
+        times = count(len(went_on), "time")
+        yield f"went on {times} where the run before had ended, {again} done again"
     if report.changes:
         pause = max(change.stall_s for change in report.changes)
         yield (
@@ -75,7 +118,7 @@ def render_report(report: RunReport) -> Group:
     ]
     if report.reason:
         parts.append(Text(f"why it ended: {report.reason}"))
-    parts += [Text(line) for line in _failure_lines(report)]
+    parts += [Text(line) for line in _facts(report)]
     if report.incidents:
         parts += [Text(), _incident_table(report.incidents)]
     if len(report.incidents) > MAX_INCIDENTS:
@@ -88,16 +131,9 @@ def render_report(report: RunReport) -> Group:
     return Group(*parts)
 
 
-def _incident_table(incidents: tuple[IncidentSummary, ...]) -> Table:
-    table = Table(title="incidents", title_justify="left")
-    for name in ("at", "step"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what was lost", ratio=3)
-    table.add_column("what was done", ratio=3)
-    table.add_column("stall", justify="right", no_wrap=True)
-    table.add_column("whole after", justify="right", no_wrap=True)
-    for incident in incidents[:MAX_INCIDENTS]:
-        table.add_row(
+def _incident_table(incidents: tuple[IncidentSummary, ...]) -> FittingTable:
+    rows = [
+        (
             f"{incident.at_s:.1f} s",
             str(incident.step),
             f"{incident.what}: {incident.reason}" if incident.reason else incident.what,
@@ -105,7 +141,15 @@ def _incident_table(incidents: tuple[IncidentSummary, ...]) -> Table:
             format_seconds(incident.stall_s),
             "not yet" if incident.whole_after_s is None else format_seconds(incident.whole_after_s),
         )
-    return table
+        for incident in incidents[:MAX_INCIDENTS]
+    ]
+    return FittingTable(
+        ("at", "step", "what was lost", "what was done", "stall", "whole after"),
+        rows,
+        title="incidents",
+        numbers=("at", "step", "stall", "whole after"),
+        wide=("what was lost", "what was done"),
+    )
 
 
 def describe_outcome(incident: IncidentSummary) -> str:
@@ -115,6 +159,8 @@ def describe_outcome(incident: IncidentSummary) -> str:
             return f"the step was completed with {incident.shape}, {again} done again"
         case "restore":
             return f"a snapshot was loaded, {count(incident.steps_redone, 'step')} done again"
+        case "run":
+            return f"the next run went on, {count(incident.steps_redone, 'step')} done again"
         case "coordinator":
             return "another one went on from its journal; no step waited"
         case "joiner":

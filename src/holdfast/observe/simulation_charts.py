@@ -6,7 +6,7 @@ screens; data colours work on both.
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from math import log10
+from math import floor, log10
 
 from holdfast.observe.quantities import nice_ticks
 
@@ -162,7 +162,9 @@ def budget_chart(rows: Sequence[tuple[str, float, Mapping[str, float]]]) -> str:
 def line_chart(
     series: Sequence[tuple[str, Sequence[tuple[float, float]]]], labels: Mapping[float, str]
 ) -> str:
-    """Goodput 0 .. 1 over a logarithmic x; `labels` names the x values. Names stand at the ends."""
+    """Goodput up to 1 over a logarithmic x; `labels` names the x values. Names stand at the ends.
+    The axis begins a little below the lowest line, and says so by its first number.
+    """
     height, top, right = 380, 14, 190
     canvas = Canvas(height + 40, "Goodput")
     low = height - 10
@@ -172,8 +174,10 @@ def line_chart(
     def across(x: float) -> float:
         return 60 + (log10(x) - log10(xs[0])) / spread * (WIDTH - 60 - right)
 
-    for tick in range(0, 101, 20):
-        y = low - tick / 100 * (low - top)
+    ticks = percent_ticks(min(y for _, points in series for _, y in points))
+    scale = (low - top) / (ticks[-1] - ticks[0])
+    for tick in ticks:
+        y = low - (tick - ticks[0]) * scale
         canvas.line(60, y, WIDTH - right, y, "grid")
         canvas.text(50, y + 4, f"{tick} %", "end", "dim")
     for x in xs:
@@ -181,7 +185,7 @@ def line_chart(
         canvas.text(across(x), low + 20, labels.get(x, f"{x:g}"), "middle", "dim")
     ends: list[tuple[float, int, str]] = []
     for number, (name, points) in enumerate(series):
-        spots = [(across(x), low - y * (low - top)) for x, y in points]
+        spots = [(across(x), low - (100 * y - ticks[0]) * scale) for x, y in points]
         thick = 3.5 if number == len(series) - 1 else 2.0
         route = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
         canvas.path(route, COLOURS[number % len(COLOURS)], thick)
@@ -190,6 +194,15 @@ def line_chart(
         canvas.rect(WIDTH - right + 8, y - 5, 10, 10, COLOURS[number % len(COLOURS)])
         canvas.text(WIDTH - right + 24, y + 4, words)
     return canvas.svg()
+
+
+def percent_ticks(lowest: float) -> list[int]:
+    """From a round number at or below the lowest share to 100, about five of them."""
+    for step in (1, 2, 5, 10, 20):
+        first = floor(100 * lowest / step + 1e-9) * step
+        if 100 - first <= 5 * step:
+            break
+    return list(range(min(first, 100 - step), 101, step))
 
 
 def spread_out(

@@ -29,6 +29,8 @@ FILLS = {
     "W": "#eda61e",
     "STEP": "#6a737d",
     "REDUCE": "#9467bd",
+    "SEND": "#c2557a",
+    "COPY": "#8c9aa8",
 }
 """Of different brightness, too: the picture survives a black-and-white printer."""
 DARK_TEXT = ("W",)

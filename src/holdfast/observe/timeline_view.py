@@ -30,6 +30,8 @@ KINDS = {
     "W": "backward: weights",
     "STEP": "optimizer",
     "REDUCE": "reduce gradients",
+    "SEND": "send",
+    "COPY": "copy a snapshot",
 }
 """What a bar can be, in the order of a legend."""
 

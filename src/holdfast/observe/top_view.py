@@ -7,19 +7,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.observe.quantities import count, format_seconds, format_share
+from holdfast.observe.quantities import count, format_bytes, format_seconds, format_share
 from holdfast.observe.run.model import RunModel
-from holdfast.observe.run.summary import summarise
 
 BAR_WIDTH = 40
 NUM_NOTES = 8
 MAX_WORKERS = 64
-STATE_STYLES = {"alive": "green", "joining": "yellow", "lost": "bold red", "left": "dim"}
+STATE_STYLES = {"alive": "green", "lost": "bold red", "hung": "bold red", "left": "dim"}
 JOB_STYLES = {"training": "green", "finished": "green", "failed": "bold red", "silent": "red"}
 
 
-def render_top(run: RunModel, roles: Mapping[str, str], clock_s: float) -> Group:
-    data = summarise(run, roles, clock_s)
+def render_top(run: RunModel, data: Mapping[str, Any]) -> Group:
+    """`data`: of the run, for the page."""
     parts: list[RenderableType] = [*_head(data), Text(), _workers(data), *_goodput(data)]
     notes = [note for note in run.notes if note.kind != "decision"][-NUM_NOTES:]
     if notes:
@@ -29,7 +28,7 @@ def render_top(run: RunModel, roles: Mapping[str, str], clock_s: float) -> Group
     return Group(*parts)
 
 
-def _head(data: dict[str, Any]) -> list[Text]:
+def _head(data: Mapping[str, Any]) -> list[Text]:
     state, steps = data["state"], data["num_steps"] or 1
     done = round(BAR_WIDTH * min(1.0, data["next_step"] / steps))
     first = Text(f"{data['name']}  ", style="bold")
@@ -52,19 +51,24 @@ def _head(data: dict[str, Any]) -> list[Text]:
     return [first, Text(second), Text(third), *reason]
 
 
-def _workers(data: dict[str, Any]) -> Table:
-    table = Table("worker", "role", "state", "since", "process", "failures", box=None)
+def _workers(data: Mapping[str, Any]) -> Table:
+    columns = ("worker", "role", "state", "since", "speed", "memory", "process", "failures")
+    table = Table(*columns, box=None)
     shown = sorted(data["workers"], key=lambda worker: worker["state"] == "alive")
     for worker in shown[:MAX_WORKERS]:
         state = Text(worker["state"], style=STATE_STYLES.get(worker["state"], "yellow"))
         if worker["state"] == "lost":
             state.append(f" ({worker['failure']})")
+        if worker["state"] == "slow":
+            state.append(f" ({worker['slow']:.1f} times)")
         since = format_seconds(max(0.0, data["now_s"] - worker["since_s"]))
         table.add_row(
             worker["name"],
             worker["role"] or "-",
             state,
             since,
+            f"{worker['speed']:.2f}" if worker["speed"] else "-",
+            format_bytes(worker["memory_bytes"]) if worker["memory_bytes"] else "-",
             str(worker["process"]),
             str(worker["num_failures"] or ""),
         )
@@ -73,7 +77,7 @@ def _workers(data: dict[str, Any]) -> Table:
     return table
 
 
-def _goodput(data: dict[str, Any]) -> list[Text]:
+def _goodput(data: Mapping[str, Any]) -> list[Text]:
     parts = sorted(data["goodput"]["parts"], key=lambda part: -part["seconds"])
     line = Text(f"goodput {format_share(data['goodput']['ratio'])}", style="bold")
     for part in parts:

@@ -40,7 +40,7 @@ def timeline_trace(timeline: Timeline, title: str = "", time_unit: str = "") -> 
     return msgspec.json.encode(document).decode() + "\n"
 
 
-def _place(worker: str) -> TraceEvent:
+def trace_place(worker: str) -> TraceEvent:
     """Numbers start at 1: viewers take process 0 for the idle process of the kernel."""
     node, device = parse_worker(worker)
     return {"pid": node + 1, "tid": device + 1}
@@ -50,17 +50,17 @@ def _names(timeline: Timeline) -> Iterator[TraceEvent]:
     plan = timeline.layout.plan
     nodes: dict[int, None] = {}
     for worker in plan.workers:
-        place = _place(worker)
+        place = trace_place(worker)
         nodes[place["pid"]] = None
-        yield _meta("thread_name", place, name=f"{worker} {plan.role(worker)}")
-        yield _meta("thread_sort_index", place, sort_index=place["tid"])
+        yield trace_meta("thread_name", place, name=f"{worker} {plan.role(worker)}")
+        yield trace_meta("thread_sort_index", place, sort_index=place["tid"])
     for pid in nodes:
         place = {"pid": pid, "tid": 0}
-        yield _meta("process_name", place, name=f"node n{pid - 1}")
-        yield _meta("process_sort_index", place, sort_index=pid)
+        yield trace_meta("process_name", place, name=f"node n{pid - 1}")
+        yield trace_meta("process_sort_index", place, sort_index=pid)
 
 
-def _meta(name: str, place: TraceEvent, /, **args: object) -> TraceEvent:
+def trace_meta(name: str, place: TraceEvent, /, **args: object) -> TraceEvent:
     return {"ph": "M", "name": name, **place, "args": args}
 
 
@@ -68,16 +68,18 @@ def _slices(timeline: Timeline, scale: float) -> Iterator[TraceEvent]:
     critical = {(span.kind, span.stage, span.micro_batch) for span in timeline.critical_path()}
     for lane, workers in enumerate(timeline.layout.lanes):
         work = [_work(span, scale, critical) for span in timeline.spans(lane)]
-        idle = [_slice("idle", "bubble", *gap, scale) for gap in timeline.gaps(lane)]
+        idle = [trace_slice("idle", "bubble", *gap, scale) for gap in timeline.gaps(lane)]
         for worker in workers:
-            yield from ({**event, **_place(worker)} for event in [*work, *idle])
+            yield from ({**event, **trace_place(worker)} for event in [*work, *idle])
     units = timeline.layout.plan.units
     for done in timeline.epilogue.reductions:
-        event = _slice(f"reduce {units[done.unit].name}", "reduce", done.start, done.end, scale)
+        event = trace_slice(
+            f"reduce {units[done.unit].name}", "reduce", done.start, done.end, scale
+        )
         yield from _beside(timeline, event, done.lanes)
 
 
-def _slice(name: str, category: str, start: float, end: float, scale: float) -> TraceEvent:
+def trace_slice(name: str, category: str, start: float, end: float, scale: float) -> TraceEvent:
     return {
         "ph": "X",
         "name": name,
@@ -92,7 +94,7 @@ def _work(span: Span, scale: float, critical: set[tuple[str, str, int]]) -> Trac
     args: TraceEvent = {"critical": (span.kind, span.stage, span.micro_batch) in critical}
     if span.micro_batch >= 0:
         args |= {"micro_batch": span.micro_batch, "stage": span.stage}
-    return {**_slice(name, KINDS[span.kind], span.start, span.end, scale), "args": args}
+    return {**trace_slice(name, KINDS[span.kind], span.start, span.end, scale), "args": args}
 
 
 def _beside(timeline: Timeline, event: TraceEvent, lanes: tuple[int, ...]) -> Iterator[TraceEvent]:
@@ -101,28 +103,27 @@ def _beside(timeline: Timeline, event: TraceEvent, lanes: tuple[int, ...]) -> It
         for worker in timeline.layout.lanes[lane]:
             key = {"id": f"{worker} {event['name']}", "name": event["name"], "cat": event["cat"]}
             end = event["ts"] + event["dur"]
-            yield {"ph": "b", "ts": event["ts"], **key, **_place(worker)}
-            yield {"ph": "e", "ts": end, **key, **_place(worker)}
+            yield {"ph": "b", "ts": event["ts"], **key, **trace_place(worker)}
+            yield {"ph": "e", "ts": end, **key, **trace_place(worker)}
 
 
 def _flows(timeline: Timeline, scale: float) -> Iterator[TraceEvent]:
     """An arrow from the computation that makes a message to the one that needs it."""
     program, stages = timeline.program, timeline.layout.plan.stages
-    pairs: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    number = 0
+    plan, number = timeline.layout.plan, 0
     for target, source in enumerate(program.needs):
         if source < 0:
             continue
-        ends = program.ops[source][1], program.ops[target][1]
-        if ends not in pairs:
-            pairs[ends] = transfers(stages[ends[0]], stages[ends[1]])
+        micro_batch = program.ops[source][2]
+        ends = [stages[program.ops[op][1]] for op in (source, target)]
+        pairs = transfers(*(plan.computing(stage, micro_batch) for stage in ends))
         name = "activation" if program.ops[source][0] == "F" else "gradient"
         # Inside the sending slice: at its very end the next one may already have begun.
         leave = timeline.end[source] - 0.01 * (timeline.end[source] - timeline.start[source])
-        for sender, receiver in pairs[ends]:
+        for sender, receiver in pairs:
             if sender != receiver:
                 number += 1
                 key = {"name": name, "cat": "message", "id": number}
-                yield {"ph": "s", "ts": leave * scale, **key, **_place(sender)}
+                yield {"ph": "s", "ts": leave * scale, **key, **trace_place(sender)}
                 arrival = {"ph": "f", "bp": "e", "ts": timeline.start[target] * scale}
-                yield {**arrival, **key, **_place(receiver)}
+                yield {**arrival, **key, **trace_place(receiver)}

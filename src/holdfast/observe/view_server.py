@@ -1,9 +1,16 @@
-"""The web server of `holdfast view`: read-only, one run, no requests to other machines.
+"""The web server of `holdfast view`: one run, no requests to other machines.
+
+It only reads, unless it is given a `ViewControl`; then requests that carry the job's secret may
+inject faults and stop the job. On a loopback address it answers only to requests that name that
+address: a page from elsewhere cannot reach it through a name of its own.
 
 /             the page; it listens to /api/events
 /api/run      everything as JSON
 /api/points   steps of a stretch of time, thinned out
 /api/events   server-sent events: `all` once, then `news`, `end` when the job has ended
+/api/step     the last step as it was measured, beside its prediction
+/api/inject   POST, with control: {"kind": ..., "target": ...}
+/api/stop     POST, with control: stop with a checkpoint
 /plan/N.svg   the plan of epoch N as a timeline
 /metrics      for Prometheus
 /healthz      the server answers
@@ -12,38 +19,38 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.errors import HoldfastError
+from holdfast.observe.incident_spans import IncidentExporter
 from holdfast.observe.page import make_page
 from holdfast.observe.prometheus import metrics_text
 from holdfast.observe.run.summary import present, state_of
-from holdfast.observe.run_directory import plan_name
-from holdfast.observe.timeline_svg import timeline_svg
-from holdfast.observe.timeline_view import Notes, view_of
 from holdfast.observe.view_data import NewsReader, RunFeed
-from holdfast.plan.profile import Profile, UnitCost
-from holdfast.plan.timeline import evaluate
 
 TICK_S = 0.25
 PING_S = 15.0
 TRAINING = ("training", "recovering")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:; connect-src 'self'",
+    "style-src 'unsafe-inline'; img-src 'self' data:; connect-src 'self'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-PLAN_COST = UnitCost(1.0, 1.0, 1.0)
-"""Forward 1, backward 2: the picture shows who does what, not how long it took."""
+EXPORT_S = 1.0
+READ_ONLY = "this page only reads; `holdfast view --control`, or [view] control, allows more"
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -52,18 +59,50 @@ def _json(data: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(data), status, HEADERS, "application/json")
 
 
-def make_app(feed: RunFeed, *, tick_s: float = TICK_S) -> Starlette:
+class ViewControl(Protocol):
+    """What may be done to the job from the page."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Of faults."""
+
+    def allows(self, secret: str) -> bool: ...
+
+    def inject(self, kind: str, target: str) -> str:
+        """What was done, in a line."""
+
+    def stop(self) -> str: ...
+
+
+def make_app(
+    feed: RunFeed,
+    *,
+    tick_s: float = TICK_S,
+    control: ViewControl | None = None,
+    exporter: IncidentExporter | None = None,
+    hosts: Sequence[str] = ("*",),
+) -> Starlette:
+    """`hosts`: names under which it may be asked."""
+
+    kinds = [] if control is None else list(control.kinds)
+
     async def page(request: Request) -> Response:
         return HTMLResponse(make_page(), headers=HEADERS)
 
     async def run(request: Request) -> Response:
-        return _json(feed.all())
+        return _json({**feed.all(), "kinds": kinds})
+
+    async def step(request: Request) -> Response:
+        return _json(feed.measured.pictures())
+
+    async def act(request: Request) -> Response:
+        return await _act(request, control)
 
     async def points(request: Request) -> Response:
         return _json(feed.points(_number(request, "start_s"), _number(request, "end_s")))
 
     async def events(request: Request) -> Response:
-        stream = _events(NewsReader(feed), request, tick_s)
+        stream = _events(NewsReader(feed), request, tick_s, kinds)
         return StreamingResponse(stream, headers=HEADERS, media_type="text/event-stream")
 
     async def metrics(request: Request) -> Response:
@@ -71,9 +110,10 @@ def make_app(feed: RunFeed, *, tick_s: float = TICK_S) -> Starlette:
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def plan(request: Request) -> Response:
-        return Response(
-            _plan_picture(feed, request.path_params["epoch"]), media_type="image/svg+xml"
-        )
+        picture = feed.plan_of_epoch(request.path_params["epoch"])
+        if not picture:
+            raise HTTPException(404, f"there is no plan {request.path_params['epoch']}")
+        return Response(picture, headers=HEADERS, media_type="image/svg+xml")
 
     async def healthz(request: Request) -> Response:
         return _json({"status": "ok"})
@@ -88,12 +128,57 @@ def make_app(feed: RunFeed, *, tick_s: float = TICK_S) -> Starlette:
         "/api/run": run,
         "/api/points": points,
         "/api/events": events,
+        "/api/step": step,
         "/metrics": metrics,
         "/plan/{epoch:int}.svg": plan,
         "/healthz": healthz,
         "/readyz": readyz,
     }
-    return Starlette(routes=[Route(path, answer) for path, answer in handlers.items()])
+    acts = [Route(path, act, methods=["POST"]) for path in ("/api/inject", "/api/stop")]
+    return Starlette(
+        routes=[*(Route(path, answer) for path, answer in handlers.items()), *acts],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        lifespan=_exporting(feed, exporter),
+    )
+
+
+def _exporting(feed: RunFeed, exporter: IncidentExporter | None) -> Any:
+    """While the server runs, incidents are sent on as they are settled."""
+
+    async def export(to: IncidentExporter) -> None:
+        while True:
+            to.export(feed.follower.model)
+            await asyncio.sleep(EXPORT_S)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = None if exporter is None else asyncio.create_task(export(exporter))
+        yield
+        if task is not None and exporter is not None:
+            task.cancel()
+            exporter.export(feed.follower.model)
+            await asyncio.to_thread(exporter.close)
+
+    return lifespan
+
+
+async def _act(request: Request, control: ViewControl | None) -> Response:
+    """Inject a fault or stop the job; the secret comes with every request."""
+    if control is None:
+        return _json({"text": READ_ONLY}, 403)
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not control.allows(secret.strip()):
+        return _json({"text": "that is not the secret of this job"}, 401)
+    try:
+        if request.url.path.endswith("stop"):
+            text = await asyncio.to_thread(control.stop)
+        else:
+            wanted = msgspec.json.decode(await request.body(), type=dict[str, str])
+            kind, target = wanted.get("kind", ""), wanted.get("target", "")
+            text = await asyncio.to_thread(control.inject, kind, target)
+    except (HoldfastError, msgspec.DecodeError) as error:
+        return _json({"text": str(error)}, 400)
+    return _json({"text": text})
 
 
 def _number(request: Request, name: str) -> float | None:
@@ -104,15 +189,10 @@ def _number(request: Request, name: str) -> float | None:
         raise HTTPException(400, f"{name}={text!r} is no number") from None
 
 
-def _plan_picture(feed: RunFeed, epoch: int) -> str:
-    plan = feed.follower.plan(plan_name(epoch))
-    if plan is None:
-        raise HTTPException(404, f"there is no plan {epoch}")
-    return timeline_svg(view_of(evaluate(plan, Profile(worker=PLAN_COST)), Notes()))
-
-
-async def _events(reader: NewsReader, request: Request, tick_s: float) -> AsyncIterator[bytes]:
-    yield _event("all", reader.first())
+async def _events(
+    reader: NewsReader, request: Request, tick_s: float, kinds: Sequence[str]
+) -> AsyncIterator[bytes]:
+    yield _event("all", {**reader.first(), "kinds": kinds})
     quiet_s = 0.0
     while not await request.is_disconnected():
         if (news := reader.news()) is not None:

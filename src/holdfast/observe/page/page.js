@@ -3,17 +3,25 @@
 // without, it asks the server that sent it and listens to its events.
 const $ = (id) => document.getElementById(id);
 const COLUMNS = ["at_s", "step", "loss", "step_time_s", "tokens_per_s"];
-const MARKS = { fault: "#e5484d", lost: "#e8890c", recovery: "#2f9e60", plan: "#3b82f6", checkpoint: "#9d7bd8" };
+const MARKS = { fault: "#e5484d", lost: "#e8890c", slow: "#c9a227", recovery: "#2f9e60", plan: "#3b82f6", checkpoint: "#9d7bd8" };
 const MAX_POINTS = 6000;
+const STEP_MS = 2000;
 const MAX_LINES = 300;  // of the log; the filter looks at all of it
 let run = null, incidents = [], notes = [], points = null, charts = [], zoom = null, chosen = "";
-let isLive = false;
+let isLive = false, plans = {}, stepShown = -1, stepSeen = false;
 
 const el = (tag, text, attributes = {}) => {
   const node = document.createElement(tag);
   if (text !== undefined && text !== "") node.textContent = text;
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   return node;
+};
+const svgUrl = (svg) => `data:image/svg+xml;base64,${btoa(Array.from(new TextEncoder().encode(svg), (b) => String.fromCharCode(b)).join(""))}`;
+const bytes = (value) => {
+  const names = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let step = 0;
+  for (; value >= 999.5 && step < 4; step += 1) value /= 1024;
+  return `${value.toFixed(step && value < 99.95 ? 1 : 0)} ${names[step]}`;
 };
 const num = (value, digits = 4) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const big = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
@@ -66,8 +74,10 @@ function drawCluster() {
     box.append(el("h3", `node ${node}`), row);
     for (const w of workers) {
       const button = el("button", "", { class: `w ${w.state}`, type: "button", "data-worker": w.name, "aria-expanded": String(w.name === chosen) });
-      const words = w.state === "lost" ? `lost: ${w.failure}` : w.state;
+      const words = w.state === "lost" ? `lost: ${w.failure}` : w.state === "slow" ? `slow, ${w.slow.toFixed(1)}×` : w.state;
       button.append(el("b", w.name), el("span", [w.role, words, w.num_failures ? `${w.num_failures} lost` : ""].filter(Boolean).join(" · ")));
+      const measured = [w.speed ? `speed ${w.speed.toFixed(2)}` : "", w.memory_bytes ? bytes(w.memory_bytes) : ""].filter(Boolean).join(" · ");
+      if (measured) button.append(el("br"), el("span", measured, { title: "speed beside workers that compute the same; most memory used" }));
       button.onclick = () => { chosen = chosen === w.name ? "" : w.name; drawCluster(); };
       row.append(button);
     }
@@ -204,6 +214,23 @@ function drawGoodput() {
   const all = el("tr");
   all.append(el("td", "all"), el("td", "", { class: "b" }), el("td", span(parts.reduce((a, p) => a + p.seconds, 0)), { class: "n" }), el("td", "100.0 %", { class: "n" }));
   $("goodput").tBodies[0].replaceChildren(...rows, all);
+  drawWhatIf();
+}
+function drawWhatIf() {
+  if (!run.what_if.length) { $("what-if").replaceChildren(); return; }
+  const ours = { name: "as it was", seconds: run.goodput.total_s, ratio: run.goodput.ratio, parts: run.goodput.parts };
+  const all = [ours, ...run.what_if], longest = Math.max(...all.map((w) => w.seconds));
+  $("what-if").replaceChildren(el("h3", "What if: the same steps and failures, by the simulator"),
+    el("p", "A restart takes as long as this job's own start; a hang is found by the time limit of torch's groups, 10 min.", { class: "hint" }), ...all.flatMap((w) => {
+    const bars = el("div", "", { class: "bars", role: "img", "aria-label": w.parts.map((p) => `${p.cause} ${span(p.seconds)}`).join(", ") });
+    bars.style.width = `${Math.max(1, (100 * w.seconds) / longest)}%`;
+    bars.append(...w.parts.map((p) => {
+      const bar = el("span", "", { title: `${p.cause} ${span(p.seconds)}` });
+      bar.style.cssText = `width:${100 * p.share}%;background:${p.colour}`;
+      return bar;
+    }));
+    return [el("p", `${w.name}: ${span(w.seconds)}, goodput ${(100 * w.ratio).toFixed(1)} %`), bars];
+  }));
 }
 
 // Incidents.
@@ -231,16 +258,25 @@ function fill(box, i) {
   };
   list("What was seen", [...i.faults.map((f) => `fault on purpose: ${f}`), ...i.seen]);
   list("What was decided, and why", i.decisions);
+  list("What the planner found second best, and so on", i.runner_ups);
   list("What was done", [outcome(i), ...i.sources, ...(i.missing.length ? [`not back: ${i.missing.join(", ")}`] : [])]);
   list("What it cost until the next step", Object.entries(i.costs_s).map(([cause, s]) => `${cause}: ${span(s)}`));
-  if (i.plan && isLive) {
-    const links = el("p", "Plans: ");
-    for (const [word, file] of [["before", i.plan_before], ["after", i.plan]]) {
-      const found = /epoch-(\d+)/.exec(file);
-      if (found) links.append(el("a", word, { href: `plan/${found[1]}.svg`, target: "_blank" }), " ");
-    }
-    box.append(links);
+  if (!i.plan) return;
+  const links = el("p", "Plans: ");
+  for (const [word, file] of [["before", i.plan_before], ["after", i.plan]]) {
+    const found = /epoch-(\d+)/.exec(file), url = isLive ? found && `plan/${found[1]}.svg` : plans[file] && svgUrl(plans[file]);
+    if (!url) continue;
+    const link = el("a", word, { href: "#", "aria-expanded": "false" });
+    const picture = el("img", "", { alt: `the plan ${word}`, hidden: "" });
+    link.onclick = (event) => {
+      event.preventDefault();
+      picture.src = url;
+      picture.hidden = !picture.hidden;
+      link.setAttribute("aria-expanded", String(!picture.hidden));
+    };
+    links.append(link, " ", picture);
   }
+  box.append(links);
 }
 function drawIncidents(changed) {
   $("num-incidents").textContent = incidents.length ? `${incidents.length}` : "none";
@@ -256,7 +292,14 @@ function drawCheckpoints() {
   const { number, num_failed: failed, newest } = run.checkpoints;
   const age = newest.length ? `, newest ${span(run.now_s - newest[0].at_s)} old` : "";
   $("num-checkpoints").textContent = number || failed ? `On disk: ${number} checkpoints written${failed ? `, ${failed} failed` : ""}${age}.` : "On disk: no checkpoint.";
-  const { step, age_s: old } = run.snapshot;
+  const { step, age_s: old, kept, lacking, against, not_against: not, means } = run.snapshot;
+  $("kept").textContent = [kept, ...lacking].filter(Boolean).join(". ");
+  const reason = Object.fromEntries(means.map((m) => m.split(": ")));
+  $("losses").replaceChildren(...[...against.map((w) => [w, true]), ...not.map((w) => [w, false])].map(([who, survives]) => {
+    const item = el("li"), why = survives ? `survived: ${reason[who] || ""}` : "state would be lost";
+    item.append(el("b", `${who} lost now: `), el("span", why, { class: survives ? "yes" : "no" }));
+    return item;
+  }));
   $("snapshot").textContent = step === null ? "In memory: no snapshot." : `In memory: the newest whole snapshot has ${big(step)} steps done, ${big(Math.max(0, run.next_step - step))} fewer than the job; it is ${span(old)} old.`;
   $("checkpoints").hidden = !newest.length;
   $("checkpoints").tBodies[0].replaceChildren(...newest.map((c) => {
@@ -265,6 +308,42 @@ function drawCheckpoints() {
     return row;
   }));
 }
+// The last step.
+function drawStep(drawn) {
+  if (!drawn || drawn.step === stepShown) return;
+  stepShown = drawn.step;
+  $("last-step").hidden = false;
+  $("step-words").textContent = `${big(drawn.step)}: ${span(drawn.measured_s)} measured, ${span(drawn.predicted_s)} predicted`;
+  for (const name of ["measured", "predicted"]) {
+    $(name).src = svgUrl(drawn[name]);
+    $(name).alt = `the last step as it was ${name}`;
+  }
+}
+async function askStep(anyway) {
+  if (!anyway && (document.hidden || run?.state === "finished" || (!stepSeen && stepShown >= 0))) return;
+  const answer = await fetch("api/step");
+  if (answer.ok) drawStep(await answer.json());
+}
+function watchStep() {
+  new IntersectionObserver((seen) => { stepSeen = seen[0].isIntersecting; askStep(false); }).observe($("last-step"));
+  setInterval(() => askStep(false), STEP_MS);
+}
+
+// Control.
+async function act(path, body) {
+  const headers = { Authorization: `Bearer ${$("secret").value}`, "Content-Type": "application/json" };
+  const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+  $("told").textContent = (await answer.json()).text;
+  $("told").className = answer.ok ? "" : "bad";
+}
+function allowControl(kinds) {
+  if (!kinds || !kinds.length || !$("control").hidden) return;
+  $("control").hidden = false;
+  $("kind").replaceChildren(...kinds.map((kind) => el("option", kind)));
+  $("act").onsubmit = (event) => { event.preventDefault(); act("api/inject", { kind: $("kind").value, target: $("target").value }); };
+  $("stop").onclick = () => { if ($("act").reportValidity() && confirm("Stop the job, with a checkpoint?")) act("api/stop", {}); };
+}
+
 function logLine([at, step, kind, text]) {
   const item = el("li");
   item.append(el("time", clock(at)), el("span", `step ${big(step)}`, { class: "s" }), el("span", kind, { class: `k ${kind}` }), el("span", text));
@@ -285,6 +364,9 @@ function redraw(changed, newNotes) {
 }
 function takeAll(data) {
   run = data.run; incidents = data.incidents; notes = data.notes; points = data.points;
+  plans = data.plans || {};
+  allowControl(data.kinds);
+  drawStep(data.step);
   $("incidents").replaceChildren();
   $("log").replaceChildren();
   redraw(incidents, notes);
@@ -310,10 +392,11 @@ function begin() {
   const inside = $("data").textContent.trim();
   if (inside) { takeAll(JSON.parse(inside)); document.body.dataset.ready = "1"; return; }
   isLive = true;
+  watchStep();
   const source = new EventSource("api/events");
   source.addEventListener("all", (event) => { takeAll(JSON.parse(event.data)); document.body.dataset.ready = "1"; });
   source.addEventListener("news", (event) => takeNews(JSON.parse(event.data)));
-  source.addEventListener("end", () => source.close());
+  source.addEventListener("end", () => { source.close(); askStep(true); });
   source.onerror = () => { $("state").textContent = "no connection"; $("state").className = "badge silent"; };
 }
 begin();

@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 from holdfast.observe.follow import RunReader
 from holdfast.observe.run.model import RunModel
-from holdfast.observe.run_directory import JOURNAL
+from holdfast.observe.run_directory import JOURNAL, plan_name
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import parse_plan
 
@@ -39,6 +39,9 @@ class RunFollower:
             except (OSError, HoldfastError):
                 return None
         return self._plans.get(file)
+
+    def plan_of_epoch(self, epoch: int) -> Plan | None:
+        return self.plan(plan_name(epoch))
 
     def roles(self) -> Mapping[str, str]:
         """Worker -> its role in the present plan."""

@@ -8,6 +8,8 @@ with the second one becomes an interval of the time account (observe/run/interva
 is open from the moment a worker is found lost until the next step ends under a plan without it.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from holdfast.observe.events import (
@@ -19,9 +21,14 @@ from holdfast.observe.events import (
     JobEnded,
     JobStarted,
     PlanChanged,
+    PlanConsidered,
     PlanStarted,
+    ProtectionChanged,
+    ProtectionLacking,
+    ProtectionProvided,
     Recovered,
     Restored,
+    SlownessJudged,
     StepDone,
     StepSkipped,
     StopRequested,
@@ -31,11 +38,14 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.goodput import Budget
+from holdfast.observe.quantities import count, describe_protection
 from holdfast.observe.run.incidents import (
     COORDINATOR,
     JOINER,
+    NODE_WIDE,
     RECOVERY,
     RESTORE,
+    RUN,
     Incident,
     LostWorker,
 )
@@ -45,6 +55,8 @@ from holdfast.observe.run.time_account import TimeAccount
 from holdfast.observe.run.workers import Workers
 
 MAX_NOTES = 10_000
+HARMLESS = ("SLOW", "SLOW_LINK", "SIGCONT")
+"""Faults that no worker is lost by."""
 KEPT_TIMES = 1000
 """A snapshot is not older than so many steps."""
 
@@ -98,9 +110,19 @@ class RunModel:
         self.num_checkpoints_failed = 0
         self.snapshot_step: int | None = None
         """Steps done in the newest snapshot that is whole in memory."""
+        self.copied_bytes, self.copied_in_bubbles, self.copy_wait_s = 0, 0, 0.0
+        """For snapshots, in steps that were done again, too."""
         self._ended_s: dict[int, float] = {}
         """When so many steps were done, of the newest."""
         self.num_skipped = 0
+        self.protections: list[ProtectionChanged] = []
+        """What the job was protected against, from then on."""
+        self.provided = ""
+        """What is kept of the state, where and how often."""
+        self.considered: list[PlanConsidered] = []
+        self.judged: list[SlownessJudged] = []
+        self.lacking: list[str] = []
+        """Protection that was asked for and could not be had."""
         self.notes: list[RunNote] = []
         self.term = 1
         self.num_changed = 0
@@ -127,7 +149,7 @@ class RunModel:
                 self._account.lose("starting", self.now_s - self._between.start_s)
                 self.is_ready = True
                 self._between = _Between(start_s=self.now_s, is_first=True)
-                self._note("plan", f"{len(event.pids)} workers are ready")
+                self._note("plan", f"ready: {count(len(event.pids), 'worker')}")
             case PlanStarted():
                 self._plan(event.shape, event.file, event.epoch)
                 if event.step < self.next_step:
@@ -159,11 +181,24 @@ class RunModel:
 
     def _rest(self, event: Event) -> None:
         match event:
+            case PlanConsidered():
+                self._considered(event)
+            case SlownessJudged():
+                self._judged(event)
             case FaultInjected():
-                self._faults.append(f"{event.fault} {event.target}")
+                if event.fault not in HARMLESS:
+                    self._faults.append(f"{event.fault} {event.target}")
                 self._note("fault", f"fault on purpose: {event.fault} at {event.target}")
             case CheckpointWritten():
                 self._checkpoint(event)
+            case ProtectionChanged():
+                self.protections.append(event)
+                self._note("plan", describe_protection(event.against, event.not_against))
+            case ProtectionProvided(reason=reason):
+                self.provided = reason
+            case ProtectionLacking(reason=reason):
+                self.lacking.append(reason)
+                self._note("fault", reason)
             case StepSkipped():
                 self.num_skipped += 1
                 self._note("fault", f"step {event.step} was not applied: {event.reason}")
@@ -180,8 +215,10 @@ class RunModel:
         if self.started is None:
             self.started_s = self.now_s
         else:  # the same directory goes on
-            cause = "ending" if self.ended is None else "not running"
-            self._account.lose(cause, self.now_s - self._between.start_s)
+            self._account.lose("not running", self.now_s - self._between.start_s)
+            if self.ended is None:
+                self._open = self._incident(RUN)
+                self._open.at_s = self._between.start_s
         self.started, self.ended, self.is_ready = event, None, False
         self._between = _Between(start_s=self.now_s)
         self._note("plan", f"{event.name} was started")
@@ -200,8 +237,13 @@ class RunModel:
         self.steps_done += 1
         self.tokens += step.tokens
         self._note_snapshot(step.snapshot_step)
-        if interval.is_over and self._open is not None:
-            self._close(self._open, interval)
+        self.copied_bytes += step.copied_bytes
+        self.copied_in_bubbles += step.copied_in_bubbles
+        self.copy_wait_s += step.copy_wait_s
+        if self._open is not None:
+            self._delay(self._open, interval)
+            if interval.is_over:
+                self._close(self._open)
         self._between = _Between(start_s=self.now_s)
         if not interval.is_over:
             self._between.seen_s, self._between.decided_s = between.seen_s, between.decided_s
@@ -266,9 +308,16 @@ class RunModel:
             incident = self._open = self._open or self._incident()
             incident.lost = [*incident.lost, lost]
             incident.missing = sorted({*incident.missing, event.worker})
+        elif self._is_of_last(lost):
+            self.incidents[-1].lost = [*self.incidents[-1].lost, lost]
         else:
             incident = self._incident(JOINER)
             incident.lost, incident.over_s, incident.whole_s = [lost], self.now_s, self.now_s
+
+    def _is_of_last(self, lost: LostWorker) -> bool:
+        """Is it one more worker of the node that the last incident is about?"""
+        before = self.incidents[-1].lost if self.incidents else []
+        return lost.kind in NODE_WIDE and any(other.reason == lost.reason for other in before[-1:])
 
     def _must_recover(self) -> None:
         if self._between.seen_s is None:
@@ -285,6 +334,22 @@ class RunModel:
             if "order" in event.details and self._between.decided_s is None:
                 self._between.decided_s = self.now_s
 
+    def _considered(self, event: PlanConsidered) -> None:
+        """It is of the last incident in which workers were lost."""
+        self.considered.append(event)
+        entered = "entered" if event.entered else "not entered"
+        self._note("decision", f"the planner's {event.strategy} is {entered}: {event.reason}")
+        last = next((found for found in reversed(self.incidents) if found.lost), None)
+        if last is not None:
+            words = f"asked, because {event.asked}: {event.strategy} ({entered}): {event.reason}"
+            last.decisions = [*last.decisions, words]
+            last.runner_ups = list(event.runner_ups)
+
+    def _judged(self, event: SlownessJudged) -> None:
+        self.judged.append(event)
+        self.workers.judged(event.who, event.verdict, event.factor, event.reason, self.now_s)
+        self._note("slow", f"{', '.join(event.who)} {event.verdict}: {event.reason}")
+
     def _recovered(self, event: Recovered) -> None:
         incident = self._conclude(RECOVERY, event.shape, event.file)
         incident.micro_batches = event.micro_batches
@@ -296,14 +361,16 @@ class RunModel:
         self._note("recovery", f"recovered: {event.shape}")
 
     def _restored(self, event: Restored) -> None:
-        incident = self._conclude(RESTORE, event.shape, event.file)
-        incident.steps_redone, incident.sources = event.steps_redone, list(event.sources)
         self._between.is_restored, self._between.load_s = True, event.load_s
         if event.step < self.next_step:
             self._undo(event.step)
-        # All that have a role have loaded it.
-        self.workers.joined(incident.missing, self.now_s)
-        incident.missing, incident.whole_s = [], self.now_s
+        if self._open is not None or not event.goes_on:
+            kind = RUN if event.goes_on else RESTORE
+            incident = self._conclude(kind, event.shape, event.file)
+            incident.steps_redone, incident.sources = event.steps_redone, list(event.sources)
+            self._back(event.workers or incident.missing)
+            incident.missing = [name for name in incident.missing if name in self.workers.missing()]
+            incident.whole_s = None if incident.missing else self.now_s
         self._plan(event.shape, event.file, event.epoch)
         self.restores.append(event)
         self._note("recovery", f"restored to step {event.step}: {event.shape}")
@@ -316,11 +383,20 @@ class RunModel:
         incident.kind, incident.shape, incident.file = kind, shape, file
         return incident
 
-    def _close(self, incident: Incident, interval: StepInterval) -> None:
-        usual_s = self._account.usual_s
-        incident.over_s = self.now_s
-        incident.stall_s = max(0.0, interval.seconds - usual_s) if usual_s else interval.seconds
-        incident.costs_s = self._account.costs(interval)
+    def _delay(self, incident: Incident, interval: StepInterval) -> None:
+        """A step has ended while it is open: it may be late, too. Workers that were about to end
+        it when others were lost report it only after the recovery.
+        """
+        incident.late_s += interval.seconds - self._account.usual_s
+        for cause, seconds in self._account.costs(interval).items():
+            incident.costs_s[cause] = incident.costs_s.get(cause, 0.0) + seconds
+
+    def _close(self, incident: Incident) -> None:
+        incident.over_s, incident.over_step = self.now_s, self.next_step - 1
+        late_s = incident.late_s
+        if incident.kind == RUN:
+            late_s = self.now_s - incident.at_s - self._account.usual_s
+        incident.stall_s = max(0.0, late_s)
         if not incident.missing and incident.whole_s is None:
             incident.whole_s = self.now_s
         if incident.missing:
@@ -331,19 +407,23 @@ class RunModel:
         self._between.stall_s += event.stall_s
         self._between.has_joined = bool(event.joining)
         returning = [name for name in event.joining if name in self.workers.known]
-        self.workers.joined(event.joining, self.now_s)
+        self._back(event.joining)
         self.workers.left(event.leaving, self.now_s)
-        for incident in self._not_whole:
-            incident.missing = [name for name in incident.missing if name not in event.joining]
-            if not incident.missing:
-                incident.whole_s = self.now_s
-        self._not_whole = [incident for incident in self._not_whole if incident.missing]
         if not returning:
             self._account.changed_plan()
         self._plan(event.shape, event.file, event.epoch)
         self.changes.append(event)
         who = f"{', '.join(event.joining)} joined: " if event.joining else ""
         self._note("plan", f"{who}{event.shape}")
+
+    def _back(self, names: Collection[str]) -> None:
+        """They take part in steps."""
+        self.workers.joined(names, self.now_s)
+        for incident in self._not_whole:
+            incident.missing = [name for name in incident.missing if name not in names]
+            if not incident.missing:
+                incident.whole_s = self.now_s
+        self._not_whole = [incident for incident in self._not_whole if incident.missing]
 
     def _coordinator(self, event: CoordinatorStarted) -> None:
         self.term = event.term

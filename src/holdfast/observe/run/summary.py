@@ -66,7 +66,7 @@ def summarise(run: RunModel, roles: Mapping[str, str], clock_s: float) -> dict[s
         "goodput": _goodput(run, now_s),
         "workers": [_worker(w, roles, run.started_s) for w in run.workers.in_order()],
         "checkpoints": _checkpoints(run),
-        "snapshot": {"step": run.snapshot_step, "age_s": run.snapshot_age_s(now_s)},
+        "snapshot": _snapshot(run, now_s),
     }
 
 
@@ -91,12 +91,30 @@ def _worker(worker: WorkerRecord, roles: Mapping[str, str], started_s: float) ->
         "name": worker.name,
         "node": worker.node,
         "role": roles.get(worker.name, ""),
-        "state": worker.state,
+        "state": worker.health,
+        "slow": worker.slow,
         "since_s": worker.since_s - started_s,
         "process": worker.incarnation,
         "failure": worker.failure,
         "num_failures": worker.num_failures,
         "history": [(at_s - started_s, words) for at_s, words in worker.history[-MAX_HISTORY:]],
+    }
+
+
+def _snapshot(run: RunModel, now_s: float) -> dict[str, Any]:
+    """What there is, where it lies, and what could be lost now without losing state."""
+    last = run.protections[-1] if run.protections else None
+    return {
+        "step": run.snapshot_step,
+        "age_s": run.snapshot_age_s(now_s),
+        "kept": run.provided,
+        "lacking": run.lacking,
+        "against": list(last.against) if last is not None else [],
+        "not_against": list(last.not_against) if last is not None else [],
+        "means": last.reason.split("; ") if last is not None else [],
+        "copied_bytes": run.copied_bytes,
+        "in_bubbles": run.copied_in_bubbles,
+        "wait_s": run.copy_wait_s,
     }
 
 
@@ -136,6 +154,7 @@ def _incident(incident: Incident, started_s: float) -> dict[str, Any]:
         "seen": [f"{lost.worker}: {lost.reason}" for lost in incident.lost],
         "faults": incident.faults,
         "decisions": incident.decisions,
+        "runner_ups": incident.runner_ups,
         "shape_before": incident.shape_before,
         "shape": incident.shape,
         "micro_batches": incident.micro_batches,

@@ -7,7 +7,9 @@ import msgspec
 from holdfast.plan.workers import node_of, parse_worker
 
 STARTING, ALIVE, JOINING, LOST, LEFT = "starting", "alive", "joining", "lost", "left"
-STATES = (STARTING, ALIVE, JOINING, LOST, LEFT)
+SLOW, HUNG = "slow", "hung"
+"""What one that is alive or lost is called, where more is known."""
+STATES = (STARTING, ALIVE, SLOW, JOINING, HUNG, LOST, LEFT)
 MAX_HISTORY = 100
 
 
@@ -20,11 +22,19 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     failure: str = ""
     """The kind of the last one."""
     num_failures: int = 0
+    slow: float = 1.0
+    """For sure: so many times longer than healthy ones it computes."""
     history: list[tuple[float, str]] = []
 
     @property
     def node(self) -> str:
         return node_of(self.name)
+
+    @property
+    def health(self) -> str:
+        if self.state == ALIVE and self.slow > 1.0:
+            return SLOW
+        return HUNG if self.state == LOST and self.failure == HUNG else self.state
 
 
 class Workers:
@@ -57,13 +67,24 @@ class Workers:
         known = self.known.get(name)
         had_role = known is not None and known.state in (ALIVE, STARTING)
         worker = self._note(name, at_s, LOST, f"lost ({kind}): {reason}")
-        worker.incarnation, worker.failure = incarnation, kind
+        worker.incarnation, worker.failure, worker.slow = incarnation, kind, 1.0
         worker.num_failures += 1
         return had_role
 
     def restarted(self, name: str, incarnation: int, at_s: float) -> None:
         worker = self._note(name, at_s, JOINING, f"started again, process {incarnation}")
         worker.incarnation = incarnation
+
+    def judged(
+        self, names: Iterable[str], verdict: str, factor: float, reason: str, at_s: float
+    ) -> None:
+        """A worker (links are named, too) is slow, is not any more, or is suspected."""
+        for worker in (self.known[name] for name in names if name in self.known):
+            if verdict == SLOW:
+                worker.slow = factor
+            elif verdict in ("cleared", "recovered"):
+                worker.slow = 1.0
+            worker.history = [*worker.history[-MAX_HISTORY:], (at_s, f"{verdict}: {reason}")]
 
     def gone(self, names: Iterable[str], at_s: float) -> None:
         """Without a role after a recovery, and not all of them by their own fault."""
@@ -87,7 +108,7 @@ class Workers:
     def counts(self) -> dict[str, int]:
         found = dict.fromkeys(STATES, 0)
         for worker in self.known.values():
-            found[worker.state] += 1
+            found[worker.health] += 1
         return found
 
     @property

@@ -1,0 +1,116 @@
+"""What `holdfast simulate --run` does: a run and the simulator, side by side."""
+
+from pathlib import Path
+
+import msgspec
+
+from holdfast.cli.plan_show import make_console, print_json
+from holdfast.errors import HoldfastError
+from holdfast.observe.events import StepDone
+from holdfast.observe.follow import RunReader, TimedEvent
+from holdfast.observe.quantities import count, format_share
+from holdfast.observe.run.model import RunModel
+from holdfast.observe.run_directory import JOB, JOURNAL, PROFILE, given_name
+from holdfast.plan.profile import parse_profile
+from holdfast.plan.text import parse_plan
+from holdfast.runtime.config.settings import read_config
+from holdfast.sim.cluster.live import (
+    LiveHoldfast,
+    ReturnRules,
+    hardware_events,
+    live_job,
+    live_model,
+)
+from holdfast.sim.cluster.live_costs import LiveCosts, measure_costs
+from holdfast.sim.cluster.run import RunSettings, SimulationRun
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Useful throughput, relative to the undisturbed job."""
+
+    run_dir: str
+    seconds: float
+    """From the end of the first step to that of the last."""
+    steps: int
+    faults: int
+    """That took a device away or slowed one down."""
+    live: float
+    simulated: float
+    costs: LiveCosts
+    lost_to: dict[str, float]
+    """In the simulator, by cause."""
+
+    @property
+    def difference(self) -> float:
+        return self.simulated / self.live - 1
+
+
+def simulate_run(run_dir: Path, *, as_json: bool) -> None:
+    found = compare_run(run_dir)
+    if as_json:
+        print_json({**msgspec.to_builtins(found), "difference": found.difference})
+        return
+    console = make_console()
+    for line in describe(found):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def describe(found: RunComparison) -> list[str]:
+    costs = found.costs
+    lost = ", ".join(f"{cause} {format_share(share)}" for cause, share in found.lost_to.items())
+    return [
+        f"{found.run_dir}: {count(found.steps, 'step')} in {found.seconds:.0f} s, "
+        f"{count(found.faults, 'fault')}",
+        f"useful throughput, relative to the undisturbed job: {100 * found.live:.1f} % in the run, "
+        f"{100 * found.simulated:.1f} % in the simulator ({100 * found.difference:+.1f} %)",
+        f"measured in the run: step {costs.step_ms:.0f} ms, a loss stalls {costs.recover_ms} ms, "
+        f"a process is back after {costs.rejoin_ms} ms, a node {costs.node_join_ms} ms after its "
+        f"return, a plan for a loss is entered after {costs.plan_ms} ms, for a change of speed "
+        f"after {costs.slow_ms} ms",
+        f"lost in the simulator to: {lost or 'nothing'}",
+    ]
+
+
+def compare_run(run_dir: Path) -> RunComparison:
+    heard, model = _read(run_dir)
+    ends = [at_s for at_s, event in heard if isinstance(event, StepDone)]
+    if len(ends) < 3:
+        raise HoldfastError(f"{run_dir} has {count(len(ends), 'step')}: too few to compare with")
+    config = read_config(run_dir / JOB)
+    recovery, start_s, length_s = config.recovery, ends[0], ends[-1] - ends[0]
+    away_s = recovery.restart_nodes_after_s if recovery.restart_nodes else 0.0
+    plan = parse_plan((run_dir / given_name(0)).read_text(encoding="utf-8"))
+    costs = measure_costs(heard, model, away_s)
+    rules = ReturnRules(
+        node_after_s=away_s, restarts=recovery.max_restarts > 0, step_s=costs.step_ms / 1000
+    )
+    events = hardware_events(heard, plan, start_s, rules)
+    job = live_job(plan, config.job.name, config.parallel.devices_per_node)
+    profile = parse_profile((run_dir / PROFILE).read_text(encoding="utf-8"))
+    policy = LiveHoldfast(live_model(job, plan, profile), costs)
+    settings = RunSettings(
+        length_ms=round(1000 * length_s), mtbf_ms=max(1, round(1000 * length_s / (len(events) + 1)))
+    )
+    result = SimulationRun(policy, events, settings).finish()
+    return RunComparison(
+        run_dir=str(run_dir),
+        seconds=length_s,
+        steps=len(ends),
+        faults=len(events),
+        live=(len(ends) - 1) * costs.step_ms / 1000 / length_s,
+        simulated=result.goodput,
+        costs=costs,
+        lost_to={cause: result.budget.share(cause) for cause in result.budget.lost_ms},
+    )
+
+
+def _read(run_dir: Path) -> tuple[list[TimedEvent], RunModel]:
+    if not (run_dir / JOURNAL).is_file():
+        raise HoldfastError(f"{run_dir} is no run directory: it has no {JOURNAL}")
+    heard: list[TimedEvent] = []
+    model, reader = RunModel(), RunReader(run_dir)
+    for _ in range(2):
+        for at_s, event in reader.read():
+            model.add(at_s, event)
+            heard.append((at_s, event))
+    return heard, model
