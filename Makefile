@@ -9,10 +9,10 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos browser clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos browser monitoring clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## create .venv and install everything into it (instant when done before)
 	@:
@@ -56,7 +56,7 @@ pure: setup
 
 unit: setup ## the tests alone
 	@echo "== pytest"
-	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not browser" --retry-processes
+	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not browser and not monitoring" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \
@@ -77,6 +77,10 @@ chaos: setup ## fault runs with real processes
 browser: setup ## the page of a run in a real chromium; skipped where there is none
 	@echo "== pytest -m browser"
 	@$(BIN)/pytest -q -m browser
+
+monitoring: setup ## a real Prometheus scrapes a real job, and its alerts fire; skipped where there is none
+	@echo "== pytest -m monitoring"
+	@$(BIN)/pytest -q -m monitoring
 
 clean: ## remove .venv, caches and build outputs
 	@rm -rf $(VENV) .venv-peers build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

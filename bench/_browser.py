@@ -14,6 +14,8 @@ import tempfile
 from time import monotonic, sleep
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 CALL_S = 20.0
 END_S = 5.0
 
@@ -47,6 +49,10 @@ class Browser:
         os.close(theirs_out)
         self._open_page()
         self.resize(width, height)
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(self._process.pid)
 
     def _open_page(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]

@@ -41,7 +41,10 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        # Written so that a NaN misses the goal either way.
+        # What is not a number misses, and so does a bound that too few rounds could not give:
+        # a band of the same rounds is as wide, and would allow for anything.
+        if not math.isfinite(self.value):
+            return False
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
     def __str__(self) -> str:

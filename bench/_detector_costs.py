@@ -76,7 +76,7 @@ def coordinator_cost(replicas: int, stages: int, tensor: int, per_replica: int) 
         pair
         for chain in plan.replicas.values()
         for above, below in pairwise(chain)
-        for pair in transfers(above, below)
+        for pair in transfers(above.workers, below.workers)
     ]
     observations = [_observation(plan, per_replica, pairs, rng, n) for n in range(40)]
     for seen in observations[:20]:

@@ -3,7 +3,7 @@
 import os
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +24,7 @@ from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import LlamaShape, llama_units
+from holdfast.plan.plan import Plan
 
 WORKERS = ("n0.g0", "n0.g1")
 MODES: dict[str, dict[str, Any]] = {"replicas 2": {"replicas": 2}, "stages 2": {"stages": 2}}
@@ -38,13 +39,6 @@ class Size:
     rounds: int
 
 
-SMALL = Size(
-    LlamaShape(dim=128, num_layers=6, num_heads=8, num_kv_heads=4, hidden=384, vocab=1024),
-    rows=2,
-    length=64,
-    micro_batches=8,
-    rounds=40,
-)
 LARGE = Size(
     LlamaShape(dim=256, num_layers=8, num_heads=8, num_kv_heads=4, hidden=768, vocab=2048),
     rows=2,
@@ -52,6 +46,7 @@ LARGE = Size(
     micro_batches=8,
     rounds=24,
 )
+SHORT = replace(LARGE, rounds=12)
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3)
 
 
@@ -78,16 +73,13 @@ class Quiet:
         return False
 
 
-class Ours:
-    """The engine, one step at a time."""
+class EngineSteps:
+    """The engine, one step at a time, under one plan."""
 
-    def __init__(self, size: Size, rank: int, store: Any, mode: str, name: str) -> None:
-        units = llama_units(size.shape, size.rows * size.length)
-        split = "cost" if mode == "stages 2" else "even"
-        plan = regular_plan(units, micro_batches=size.micro_batches, split=split, **MODES[mode])
+    def __init__(self, size: Size, rank: int, store: Any, plan: Plan, name: str) -> None:
         self.reporter = Quiet()
         self.trainer = scripted_trainer(
-            WORKERS[rank],
+            plan.workers[rank],
             [Planned(0, plan)],
             model=LlamaModel(size.shape),
             data=make_data(size),
@@ -99,6 +91,16 @@ class Ours:
     def __call__(self, step: int) -> float:
         self.trainer.run_step()
         return self.reporter.loss
+
+
+class Ours(EngineSteps):
+    """In one of the modes."""
+
+    def __init__(self, size: Size, rank: int, store: Any, mode: str, name: str) -> None:
+        units = llama_units(size.shape, size.rows * size.length)
+        split = "cost" if mode == "stages 2" else "even"
+        plan = regular_plan(units, micro_batches=size.micro_batches, split=split, **MODES[mode])
+        super().__init__(size, rank, store, plan, name)
 
 
 def make_data(size: Size) -> SyntheticTask:

@@ -1,8 +1,8 @@
 """Our own jobs as a user runs them, for the benchmarks that need real processes and real faults.
 
 A `Strikes` listens to the events of a run, waits for calm steps, sends a signal to a worker at a
-random moment of a step, waits until everybody is back, and so on; then it asks for a stop as a user
-would. What came of each strike is read afterwards from the events and the times they came at.
+random moment of a step, waits until all workers are back, and so on; then it asks for a stop as a
+user would. What came of each strike is read afterwards from the events and the times they came at.
 """
 
 import os
@@ -96,7 +96,7 @@ def make_job(
             data=DataSection(seq_len=size.length, rows=size.rows, micro_batches=size.micro_batches),
             parallel=ParallelSection(replicas=replicas),
             recovery=recovery or RecoverySection(),
-            snapshot=snapshot or SnapshotSection(),
+            snapshot=snapshot or SnapshotSection(every=0),
             faults=tuple(faults),
         )
     )
@@ -125,7 +125,7 @@ class Strike:
 
 @dataclass
 class Record:
-    """A run, for whoever looks at it afterwards."""
+    """A run, for those who look at it afterwards."""
 
     seen: list[Seen] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
@@ -140,12 +140,12 @@ class Record:
 
 
 class Strikes:
-    """(OnEvent) Calm steps, a strike, everybody back, and again; then a stop."""
+    """(OnEvent) Calm steps, a strike, every worker back, and again; then a stop."""
 
     def __init__(
         self, fork_server: ForkServer, *, number: int, kind: int, calm: int, seed: int = 0
     ) -> None:
-        """`calm`: steps with everybody there before each strike and after the last."""
+        """`calm`: steps with every worker there before each strike and after the last."""
         self.record = Record()
         self._fork_server, self._kind, self._calm = fork_server, kind, calm
         self._left, self._chance = number, random.Random(seed)
@@ -219,7 +219,7 @@ def started_s(pid: int) -> float:
 
 
 def cpu_of_all(fork_server: ForkServer) -> float:
-    """Of the launcher and everybody it has started and who is there, in seconds."""
+    """Of the launcher and every process it has started that is there, in seconds."""
     found = [psutil.Process()]
     for pid in (fork_server.pid, fork_server.light.pid):
         found += psutil.Process(pid).children(recursive=True)
@@ -261,7 +261,7 @@ class Outcome:
     discarded: int
     """Steps thrown away, on whom it were most."""
     start_s: float | None
-    """From the start of the replacement to the first commit with everybody."""
+    """From the start of the replacement to the first commit with every worker."""
     stall_s: float | None
     """Of the survivors while it healed, beyond what a calm run has."""
     calm_s: float | None = None
@@ -329,7 +329,7 @@ def discarded(record: Record) -> int:
 
 
 def verdicts(record: Record) -> list[str]:
-    """Everybody who was declared out, and why."""
+    """Every worker that was declared out, and why."""
     return [
         seen.event.reason
         for seen in record.seen
@@ -342,10 +342,10 @@ def gaps(times: Sequence[float]) -> list[float]:
 
 
 def extra_stall(healing: Sequence[float], after: Sequence[float]) -> float | None:
-    """By how much the longest step while somebody heals stands out more than the longest of a calm
+    """By how much the longest step while a worker heals stands out more than the longest of a calm
     time does. Both are times of commits; without enough of them there is no answer.
 
-    The last of `healing` is the first step of everybody: it is compared with those after it, since
+    The last of `healing` is the first step of all: it is compared with those after it, since
     on a machine with few cores steps of more workers take longer, the others with each other.
     """
     if len(healing) < 2 or len(after) < 2:
@@ -381,7 +381,7 @@ def uneven_run(
     factor: float,
     step_s: float,
 ) -> tuple[Record, float]:
-    """Every so many steps one takes `factor` times as long, on everybody; also by how much it did.
+    """Every so many steps one takes `factor` times as long, on all workers; also by how much.
 
     `step_s`: of a usual step. The slowness ends within the slow step, so that it hits only one.
     """

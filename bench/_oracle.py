@@ -4,7 +4,8 @@ Its space, for at most 8 devices on one node, a model of 8 units, one step witho
 
     teams        the tensor groups of the plan without their dead; a hit group (a dead or slow
                  member) may use any number of its workers, fastest first, and the others idle or
-                 form one more team; a whole group stays as it is
+                 form one more team; a whole group stays as it is. Of a *wide* oracle every group,
+                 hit or not, may be cut into any teams, fastest together
     pipelines    every way to put the teams, or all but one of them, into any number of pipelines,
                  in any order
     units        every way to cut the units into as many ranges as there are teams
@@ -16,7 +17,7 @@ Its space, for at most 8 devices on one node, a model of 8 units, one step witho
 Nothing here is shared with the planner but the timeline of one chain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from heapq import heapify, heapreplace
 from itertools import combinations, permutations, product
@@ -31,8 +32,9 @@ Teams = tuple[Kind, ...]
 class Oracle:
     def __init__(
         self, costs: Sequence[tuple[float, float, float]], tensor: dict[int, float],
-        link: tuple[float, float],
+        link: tuple[float, float], *, wide: bool = False,
     ) -> None:  # fmt: skip
+        self._wide = wide
         self.costs, self.tensor, self.link = tuple(costs), tensor, link
         self.best = cache(self._best)
 
@@ -40,7 +42,7 @@ class Oracle:
         self, groups: Sequence[Sequence[float]], hit: Sequence[bool], total: int
     ) -> float:
         """`groups`: per team the slow-downs of its live workers."""
-        choices = [self._choices(group) if mark else [self._whole(group)]
+        choices = [self._teams_of(group, mark)
                    for group, mark in zip(groups, hit, strict=True) if group]  # fmt: skip
         best = float("inf")
         seen: set[tuple[Teams, ...]] = set()
@@ -53,6 +55,11 @@ class Oracle:
                         seen.add(pipelines)
                         best = min(best, self._shared(pipelines, total))
         return best
+
+    def _teams_of(self, group: Sequence[float], hit: bool) -> Sequence[Teams]:
+        if self._wide:
+            return list(dict.fromkeys(_cuts(tuple(sorted(group)))))
+        return self._choices(group) if hit else [self._whole(group)]
 
     def _whole(self, group: Sequence[float]) -> Teams:
         return ((len(group), max(group)),)
@@ -108,6 +115,15 @@ class Oracle:
         rows = self.costs[first:stop]
         forward, backward, weight = (sum(row[n] for row in rows) * pace for n in range(3))
         return forward, backward, weight
+
+
+def _cuts(ranked: tuple[float, ...]) -> Iterator[Teams]:
+    """The fastest form a team, the next another, and so on; the last may idle."""
+    for size in range(1, len(ranked) + 1):
+        team, rest = (size, ranked[size - 1]), ranked[size:]
+        yield (team,)
+        for others in _cuts(rest) if rest else ():
+            yield tuple(sorted((team, *others)))
 
 
 @cache

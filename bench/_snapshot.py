@@ -135,9 +135,9 @@ class Dcp(Without):
     def _save(self, step: int) -> None:
         self.settle()
         state = {
-            f"{name}.{kind}": getattr(piece, kind).detach()
+            f"{name}.{kind}": piece.whole(kind)
             for name, piece in self.training.trainer.slices.items()
-            for kind in ("parameter", "exp_avg", "exp_avg_sq")
+            for kind in piece.kinds
         }
         self._last = self._folder / f"step-{step}"
         self._saving = async_save(state, checkpoint_id=str(self._last), process_group=self._group)
@@ -177,7 +177,7 @@ class Ours(Without):
 
     def __init__(self, training: Training, name: str, agent: Connection | None, mode: str) -> None:
         super().__init__(training)
-        layout = plan_shares(training.plan, dtypes=training.dtype).layout(training.worker)
+        layout = plan_shares(training.plan, dtype=training.dtype).layout(training.worker)
         self._mode, self._agent = mode, agent
         self._path = Path("/dev/shm") / f"{name}-{training.worker}"
         self._arena = Arena.create(self._path.name, layout)
@@ -299,7 +299,7 @@ WARM_UP_STEPS = 6
 
 
 def run_in(contenders: dict[str, Contender]) -> int:
-    """Everybody's first steps; the number of the next."""
+    """Every worker's first steps; the number of the next."""
     for step in range(WARM_UP_STEPS):
         for contender in contenders.values():
             contender(step)

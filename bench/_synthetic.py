@@ -95,7 +95,7 @@ class World:
             pair
             for replica in self.plan.replicas.values()
             for above, below in pairwise(replica)
-            for pair in transfers(above, below)
+            for pair in transfers(above.workers, below.workers)
         ]
 
     def steps(
@@ -124,7 +124,7 @@ class World:
             yield self._observation(first + k, numbers[k], durations[k], ends[k], messages[k])
 
     def _drift(self, first: int, count: int) -> Array:
-        """Everybody by 1 % over the day, each worker by half a per cent in its own time."""
+        """Every worker by 1 % over the day, each worker by half a per cent in its own time."""
         time = np.arange(first, first + count)[:, None]
         phase = np.arange(len(self.plan.workers))[None, :]
         own = 0.005 * np.sin(2 * np.pi * (time / 700 + phase / 5))

@@ -206,7 +206,7 @@ class Cluster:
         return True
 
     def wait_until_calm(self, calm: int, after_s: float = 0.0) -> None:
-        """Everybody has done so many steps with everybody."""
+        """All replicas have done so many steps together."""
 
         def is_calm() -> bool:
             return all(len(self.full_commits(rank, after_s)) >= calm for rank in self.replicas)
@@ -231,7 +231,7 @@ class Cluster:
 
 @contextmanager
 def trained(name: str, size: Size, replicas: int, calm: int) -> Iterator[Cluster]:
-    """A cluster in which everybody trains."""
+    """A cluster in which every worker trains."""
     with Cluster(name, size, replicas) as cluster:
         for rank in range(replicas):
             cluster.start(rank)
@@ -264,7 +264,7 @@ class Faults:
 
 
 def strike_cluster(name: str, size: Size, replicas: int, faults: Faults, seed: int) -> Found:
-    """Kill one replica after another and start it anew; let one heal slowly; stop one. Whoever is
+    """Kill one replica after another and start it anew; let one heal slowly; stop one. What is
     not back in time ends it, with what was seen so far.
     """
     chance, found, calm = random.Random(seed), Found(), faults.calm

@@ -39,10 +39,11 @@ from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.control.worker_reports import Planned
+from holdfast.observe.run_clock import start_clock
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan
-from holdfast.runtime.config.job_file import JobConfig, JobSection, RecoverySection
+from holdfast.runtime.config.job_file import JobConfig, JobSection, RecoverySection, SnapshotSection
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec, StartOf
@@ -223,10 +224,11 @@ def measure(num_agents: int) -> dict[str, float]:
         config=JobConfig(
             job=JobSection(steps=10**6, timeout_s=DEADLINE_S),
             recovery=RecoverySection(max_restarts=0, answer_ms=100_000),
+            snapshot=SnapshotSection(every=0),
         ),
         plans=(Planned(0, plan),),
         backend="gloo",
-        began_ms=now_ms(),
+        clock=start_clock(),
     )
     try:
         with LightForkServer() as light_server, bind("127.0.0.1", 0) as listener:

@@ -18,7 +18,7 @@ import multiprocessing
 from torch._C._distributed_c10d import TCPStore
 
 from _common import Goal, compare, finish, parse_args, print_table
-from _engine import LARGE, MODES, SMALL, Size, Times, worker
+from _engine import LARGE, MODES, SHORT, Size, Times, worker
 from _ranks import run_ranks
 
 
@@ -58,7 +58,7 @@ def judge(mode: str, times: Times) -> tuple[list[Goal], dict[str, object]]:
 
 def main() -> None:
     args = parse_args(__doc__)
-    size = SMALL if args.quick else LARGE
+    size = SHORT if args.quick else LARGE
     multiprocessing.get_context("forkserver").set_forkserver_preload(["holdfast.engine.trainer"])
     goals: list[Goal] = []
     rows: list[dict[str, object]] = []

@@ -7,10 +7,10 @@ lighthouse, managers, its DDP and optimizer wrappers, gloo. The two take turns.
     kill      kill -9 of a replica at a random moment of a step; a new one is started at once
     slow heal the same, with the transfer of the state to the new one slowed by 5 s
     hang      SIGSTOP of a replica
-    uneven    every tenth step takes five times as long: nobody may be declared hung
+    uneven    every tenth step takes five times as long: no worker may be declared hung
 
 Times: from the signal to the survivors' next commit under a membership without the victim; from the
-start of the new process to the first commit with everybody (for torchft also without its imports:
+start of the new process to the first commit with all workers (for torchft also without its imports:
 ours come from a warm fork server); and by how much the survivors' longest step stands out while the
 new one heals, more than the longest of a calm time. The bound for a stopped process: the floor of
 the hang watch, two heartbeats, and what a kill may take.
@@ -91,7 +91,7 @@ QUICK = Amount(
     theirs=_torchft.Faults(kills=0, slow_s=3.0, hangs=0, calm=4, cap_s=25.0),
 )
 CALM = 6
-"""Steps with everybody there between two faults."""
+"""Steps with every worker there between two faults."""
 MICRO_BATCHES = {3: 6, 5: 10}
 PATIENCE_S = 120.0
 """For one fault, on a busy machine, too."""

@@ -10,6 +10,7 @@ wait of the host per step that keeps anything queued behind a broken reduction f
 `--quick`: one phase per shape. Without a GPU it says so and exits with 0.
 """
 
+import argparse
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -56,7 +57,7 @@ def make_config(
     return JobConfig(
         job=JobSection(
             steps=20,
-            timeout_s=60,
+            timeout_s=20,
             dtype="float64",
             device="cuda",
             backend=backend,
@@ -121,8 +122,12 @@ def faults_of(shape: str, quick: bool) -> list[Fault]:
     ]
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", action="append", choices=list(SHAPES), help="only this one")
+
+
 def main() -> None:
-    arguments = parse_args(__doc__)
+    arguments = parse_args(__doc__, extend=add_arguments)
     if not torch.cuda.is_available():
         print("torch finds no GPU here: nothing was measured")
         return
@@ -133,7 +138,7 @@ def main() -> None:
             config = make_config(f"{folder}/{name}", SHAPES[shape], backend, faults)
             return run_job(prepare_job(config), fork_server=fork_server)
 
-        for shape in SHAPES:
+        for shape in arguments.shape or SHAPES:
             calm = run(f"{shape} calm", shape)
             same = run(f"{shape} gloo", shape, backend="gloo")
             lines.append(report(compare(f"{shape}: over gloo", calm, same)))

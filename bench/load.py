@@ -35,7 +35,7 @@ from holdfast.plan.holders import HolderMap
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
 from holdfast.snapshot.copying.copier import Copier
-from holdfast.snapshot.layout import KINDS, PARITY, LayoutEntry
+from holdfast.snapshot.layout import PARITY, LayoutEntry
 from holdfast.snapshot.load.assemble import Want, assemble
 from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding
@@ -55,9 +55,9 @@ State = dict[tuple[str, str], Tensor]
 def random_state(plan: Plan) -> State:
     generator = torch.Generator().manual_seed(1)
     return {
-        (name, kind): torch.rand(spec.shape, generator=generator)
+        (name, kind.name): torch.rand(spec.shape, generator=generator)
         for name, spec in HolderMap(plan).tensors.items()
-        for kind in KINDS
+        for kind in spec.kept().kinds
     }
 
 

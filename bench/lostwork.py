@@ -140,7 +140,7 @@ def run_ours(at_steps: Sequence[int], num_steps: int) -> Run:
             Path(folder) / "run",
             steps=num_steps,
             recovery=RecoverySection(max_restarts=10 * len(at_steps)),
-            snapshot=SnapshotSection(every=1, max_cost=0),
+            snapshot=SnapshotSection(every=1, max_cost=0, persist_every_s=0),
         )
         run_job(job, on_event=hear, fork_server=fork_server)
     return run

@@ -15,6 +15,8 @@ Goals:
         1,024 devices 0.5 s, 16,384 devices 1 s
     against an exhaustive search (space: `_oracle.py`) on at most 8 devices: regret 0 in 95 % of
         the cases, never above 3 %
+    against one that may cut old tensor groups freely, on 200 random cells of at most 6 devices,
+        with all rounds: regret at most 1 % in the mean, never above 3 %
 
 The comparison is on throughput alone, so plans with one live copy are allowed to all
 (`min_copies` 1); what the default of two copies costs is printed beside it.
@@ -36,7 +38,7 @@ import msgspec
 
 from _common import Goal, finish, parse_args, print_table
 from _random_cells import random_cells
-from _small_cases import compare_with_oracle
+from _small_cases import compare_with_oracle, compare_with_wide_oracle
 from holdfast.plan.build import regular_plan
 from holdfast.plan.copies import lost_slice
 from holdfast.plan.model_catalog import llama_shape, llama_units
@@ -95,6 +97,8 @@ SIZES = (
     (16384, "llama-70b", 128, 16, 8, 64, 1000.0),
 )
 LEAST_ROUNDS = 5
+LARGE = 1024
+"""Devices; of larger clusters only the first round is timed."""
 TIMED: tuple[tuple[int, tuple[float, ...]], ...] = ((1, ()), (0, (MEDIUM,)), (2, (SEVERE,)))
 
 FREE = Options(min_copies=1, check=False)
@@ -118,6 +122,7 @@ def main() -> None:
     compare_on_random_cells(args.seed, 16 if args.quick else 200, goals, measured)
     time_searches(0.4 if args.quick else 1.5, goals, measured)
     compare_with_oracle(args.quick, goals, measured)
+    compare_with_wide_oracle(args.seed, 16 if args.quick else 200, goals, measured)
     finish(goals, args.json, measured)
 
 
@@ -334,11 +339,19 @@ def time_searches(seconds: float, goals: list[Goal], measured: dict[str, object]
                 "search ms": round(timing.best, 1),
                 "median wall ms": round(statistics.median(timing.wall), 1),
                 "with dry run ms": round(checked.best, 1),
+                "all rounds ms": round(whole_search(situation), 1) if devices <= LARGE else "-",
             })  # fmt: skip
         worst = max(timing.best for timing in timings)
         goals.append(Goal(f"search time, {devices} devices", worst, float(limit), "ms"))
     print_table("Search time: processor milliseconds, the best round", rows)
     measured["search"] = rows
+
+
+def whole_search(situation: Situation) -> float:
+    """Once, dry run included: what the last answer of a search takes."""
+    timing = Timing()
+    timing.add(situation, Options(rounds=ALL_ROUNDS))
+    return timing.best
 
 
 class Timing:

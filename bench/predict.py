@@ -24,10 +24,17 @@ from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.plan import Hop, Plan, Schedule, whole_route
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.timeline import evaluate
-from holdfast.runtime.config.job_file import DataSection, JobConfig, JobSection, ModelSection
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    SnapshotSection,
+)
+from holdfast.runtime.config.model_source import model_units
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
-from holdfast.runtime.launch.prepare import make_job, model_units
+from holdfast.runtime.launch.prepare import make_job
 
 MICRO_BATCHES = 8
 WARM_UP_STEPS = 2
@@ -35,6 +42,7 @@ CONFIG = JobConfig(
     job=JobSection(steps=1, threads=1),
     model=ModelSection(dim=192, num_layers=6, num_heads=8, num_kv_heads=4, hidden=576, vocab=1024),
     data=DataSection(seq_len=64, rows=2),
+    snapshot=SnapshotSection(every=0),
 )
 UNITS = model_units(CONFIG)
 

@@ -1,193 +1,163 @@
-"""What does a snapshot of every step cost, and does it lie in the bubbles?
+"""What does a snapshot of every step cost a job, and does it lie in the bubbles?
 
-Two single-threaded workers train a Llama as two pipeline stages, each on a core and a node of its
-own. In the same processes, in blocks of steps that alternate:
+Whole jobs as `holdfast run` runs them train a Llama on emulated pipelines: two replicas of three
+stages, each worker on a node of its own, parity on. The arithmetic and the copies are real; devices
+and links take the time of a model, so that six workers have their bubbles on a few cores. Short
+jobs alternate, and the order turns from round to round:
 
-    none            no snapshots; twice, for the A/A band
-    synchronous     state is copied and checked between two steps
-    DCP             torch.distributed.checkpoint.async_save of every step, to shared memory
-    any time        ours, but the copy starts at once and nobody asks what the worker does
-    in bubbles      ours, where the placement has it
+    none          no snapshots; twice, for the A/A band
+    bubbles       copies where the timeline of the plan has bubbles (the default)
+    any wait      copies in every wait for another worker
+    after step    copies right after the step, while training waits for them (not with `--quick`)
+    light         as bubbles, but gradients instead of moments (not with `--quick`)
 
-All but DCP write the same bytes with the same checksums into arenas, and a process of idle priority
-does what the agent of the other node does: it keeps a verified second copy of every version. (A
-slice of a single replica has one holder, so its protection is a copy, not parity.) What it has not
-done at the end of a block is waited for outside the clock. Beside the times stand CPU seconds, its
-own included, and the stall: what the training thread waits for a copy, per step, on the worker that
-waits longest. For two replicas of four stages, the placement is printed: there are not enough
-cores here for their bubbles to be real.
+All but the first two save every step, whatever it costs (`max_cost = 0`). A job's time is the mean
+of its steps without the first ones, in which it learns its times and places its copies. Beside it
+stand the share of the bytes that was copied while the worker waited for another, and what training
+waited for copies, both as the job itself reports them.
 
-Goals: in bubbles, the upper bound (95 %) of the median time of a block is at most 1.01 of none plus
-the A/A band; at least 90 % of the bytes are copied inside bubbles.
+Goals: with copies in bubbles, the upper bound (95 %) of the median ratio to none is at most 1.01
+plus the A/A band; at least 90 % of the bytes are copied inside bubbles.
 """
 
-import multiprocessing
-import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
-
-import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
-from torch.distributed.distributed_c10d import PrefixStore
 
 from _common import Goal, compare, finish, parse_args, print_table
-from _ranks import run_ranks
-from _snapshot import (
-    Contender,
-    Dcp,
-    Ours,
-    Times,
-    Training,
-    Without,
-    measure,
-    measure_costs,
-    run_in,
-    serve_copies,
-)
-from holdfast.engine.data import SyntheticTask
-from holdfast.models.model import LlamaModel
-from holdfast.plan.build import regular_plan
-from holdfast.plan.model_catalog import LlamaShape, llama_units
+from _jobs import rotated
+from holdfast.observe.events import Event, StepDone
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
-from holdfast.snapshot.copying.gaps import place_workers
-from holdfast.snapshot.placement import CopyCosts, Placement
+from holdfast.runtime.config.emulation import emulation_of
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    EmulateSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    ParallelSection,
+    RecoverySection,
+    SnapshotSection,
+)
+from holdfast.runtime.launch.fork_server import ForkServer
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.snapshot.chunks import cut_chunks
+from holdfast.snapshot.copying.copier import HOST_CHUNK_BYTES
+from holdfast.snapshot.copying.copy_waits import place_copies
+from holdfast.snapshot.placement import Placement
 from holdfast.snapshot.share import plan_shares
+
+WARM_UP_STEPS = 8
+UNIT_MS = 3.0
+RATE = 2e9
+"""Bytes per second, for the picture only: what a core copies and checks."""
+
+VARIANTS = {
+    "none": SnapshotSection(every=0),
+    "none again": SnapshotSection(every=0),
+    "bubbles": SnapshotSection(max_cost=0.0, persist_every_s=0.0),
+    "any wait": SnapshotSection(max_cost=0.0, persist_every_s=0.0, placement="waits"),
+    "after step": SnapshotSection(max_cost=0.0, persist_every_s=0.0, placement="after_step"),
+    "light": SnapshotSection(max_cost=0.0, persist_every_s=0.0, mode="light"),
+}
 
 
 @dataclass(frozen=True)
-class Size:
-    shape: LlamaShape
-    length: int
-    micro_batches: int
-    block: int
+class Amount:
+    variants: tuple[str, ...]
     rounds: int
+    steps: int
+    """Timed, of each job."""
 
 
-SMALL = Size(
-    LlamaShape(dim=256, num_layers=8, num_heads=8, num_kv_heads=4, hidden=768, vocab=2048),
-    length=32,
-    micro_batches=8,
-    block=4,
-    rounds=10,
-)
-LARGE = Size(SMALL.shape, length=32, micro_batches=8, block=6, rounds=20)
+FULL = Amount(tuple(VARIANTS), rounds=15, steps=30)
+QUICK = Amount(tuple(VARIANTS)[:4], rounds=6, steps=10)
 
 
-def make_plan(size: Size, **options: Any) -> Plan:
-    chosen = {"stages": 2, "micro_batches": size.micro_batches, "devices_per_node": 1} | options
-    return regular_plan(llama_units(size.shape, size.length), split="cost", **chosen)
+@dataclass(frozen=True)
+class Run:
+    """Per step."""
+
+    seconds: float
+    copied_bytes: float
+    in_bubbles: float
+    wait_s: float
 
 
-def worker(
-    rank: int, port: int, size: Size, folder: Path, agent: Connection, results: Connection
-) -> None:
-    torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-    dist.init_process_group("gloo", store=PrefixStore("world", store), rank=rank, world_size=2)
-
-    def training(name: str) -> Training:
-        return Training(
-            make_plan(size),
-            rank,
-            PrefixStore(name, store),
-            model=LlamaModel(size.shape),
-            data=SyntheticTask(size.shape.vocab, size.length, 1, seed=0),
-        )
-
-    prefix = f"holdfast-bench-{port}"
-    contenders: dict[str, Contender] = {
-        "none": Without(training("none")),
-        "none again": Without(training("again")),
-        "synchronous": Ours(training("sync"), f"{prefix}-sync", agent, "synchronous"),
-        "DCP": Dcp(training("dcp"), folder, dist.new_group()),
-        "any time": Ours(training("any"), f"{prefix}-any", agent, "any time"),
-        "in bubbles": Ours(training("in"), f"{prefix}-in", agent, "in bubbles"),
-    }
-    times = Times()
-    step = warm_up(contenders, times, rank)
-    measure(contenders, times, step, num_rounds=size.rounds, block=size.block)
-    results.send(times)
-    for contender in contenders.values():
-        contender.close()
-    dist.barrier()
-    dist.destroy_process_group()
+def make_config(amount: Amount, snapshot: SnapshotSection, run_dir: Path) -> JobConfig:
+    return JobConfig(
+        job=JobSection(steps=WARM_UP_STEPS + amount.steps + 1, run_dir=str(run_dir), threads=1),
+        model=ModelSection(
+            dim=128, num_layers=6, num_heads=8, num_kv_heads=4, hidden=384, vocab=2048
+        ),
+        data=DataSection(seq_len=8, rows=1, micro_batches=12),
+        parallel=ParallelSection(replicas=2, stages=3, devices_per_node=1),
+        recovery=RecoverySection(plan="off"),
+        snapshot=snapshot,
+        emulate=EmulateSection(unit_ms=UNIT_MS, latency_ms=0.5, bandwidth_mb_per_s=1000),
+    )
 
 
-def warm_up(contenders: dict[str, Contender], times: Times, rank: int) -> int:
-    """Run everybody in, profile, and place the copies."""
-    num_steps = run_in(contenders)
-    copying, placed = contenders["synchronous"], contenders["in bubbles"]
-    assert isinstance(copying, Ours)
-    assert isinstance(placed, Ours)
-    times.profile, times.rate = measure_costs(contenders["none"], copying.copier.rate)
-    plan = placed.training.plan
-    placements = place_copies(plan, times.profile, times.rate)
-    placed.place(placements[plan.workers[rank]])
-    return num_steps
+def run_one(amount: Amount, snapshot: SnapshotSection, fork_server: ForkServer) -> Run:
+    steps: list[StepDone] = []
+
+    def on_event(event: Event) -> None:
+        # The last one is not timed: copies end with it, and workers probe their links.
+        if isinstance(event, StepDone) and 0 <= event.step - WARM_UP_STEPS < amount.steps:
+            steps.append(event)
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(amount, snapshot, Path(folder) / "run")
+        run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
+    return Run(
+        seconds=mean(step.step_time_s for step in steps),
+        copied_bytes=mean(step.copied_bytes for step in steps),
+        in_bubbles=mean(step.copied_in_bubbles for step in steps),
+        wait_s=mean(step.copy_wait_s for step in steps),
+    )
 
 
-def place_copies(plan: Plan, profile: Profile, rate: float) -> dict[str, Placement]:
-    costs = CopyCosts(idle_rate=rate)
-    return place_workers(evaluate(plan, profile), plan_shares(plan).layouts, costs)
-
-
-def run(size: Size) -> list[Times]:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("forkserver")
-    pipes = [context.Pipe() for _ in range(2)]
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        helper = context.Process(target=serve_copies, args=([p[1] for p in pipes],), daemon=True)
-        helper.start()
-        args = [(store.port, size, Path(folder), pipe) for pipe, _ in pipes]
-        found = run_ranks(worker, args, timeout_s=900)
-        helper.terminate()
-        helper.join(timeout=60)
+def measure(amount: Amount) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {name: [] for name in amount.variants}
+    with ForkServer() as fork_server:
+        fork_server.wait_until_warm()
+        for order in rotated(amount.variants, amount.rounds):
+            for name in order:
+                found[name].append(run_one(amount, VARIANTS[name], fork_server))
     return found
 
 
-def judge(found: list[Times]) -> tuple[list[Goal], list[dict[str, Any]]]:
-    base = found[0].seconds["none"]
-    band = compare(found[0].seconds["none again"], base)
+def judge(found: Mapping[str, Sequence[Run]]) -> tuple[list[Goal], list[dict[str, object]]]:
+    times = {name: [run.seconds for run in runs] for name, runs in found.items()}
+    band = compare(times["none again"], times["none"])
     width = max(abs(band.high - 1), abs(band.low - 1))
-    rows: list[dict[str, Any]] = []
+    base = [(a + b) / 2 for a, b in zip(times["none"], times["none again"], strict=True)]
     goals: list[Goal] = []
-    base_cpu = mean(found[0].cpu["none"]) + mean(found[1].cpu["none"])
-    for name, seconds in found[0].seconds.items():
-        ratio = compare(seconds, base)
-        reports = [report for times in found for report in times.reports[name]]
-        copied = sum(r.bytes_in_gaps + r.bytes_outside for r in reports)
-        inside = sum(r.bytes_in_gaps for r in reports)
-        cpu = mean(found[0].cpu[name]) + mean(found[1].cpu[name])
+    rows: list[dict[str, object]] = []
+    for name, runs in found.items():
+        ratio = compare(times[name], base)
+        copied = sum(run.copied_bytes for run in runs)
+        share = sum(run.in_bubbles for run in runs) / copied if copied else 0.0
         rows.append(
             {
                 "snapshots": name,
-                "step ms": 1e3 * median(seconds),
+                "step ms": 1e3 * median(times[name]),
                 "ratio": ratio.median,
                 "low": ratio.low,
                 "high": ratio.high,
-                "stall ms": 1e3 * max(times.stall_s[name] for times in found),
-                "CPU ratio": cpu / base_cpu,
-                "versions": len(reports) // 2,
-                "given up": sum(not r.sealed for r in reports),
-                "MB a step": copied / 1e6 / max(1, len(reports) // 2),
-                "in bubbles": f"{inside / copied:.1%}" if copied and name == "in bubbles" else "",
+                "MB a step": copied / len(runs) / 1e6,
+                "in bubbles": share,
+                "waited ms": 1e3 * median(run.wait_s for run in runs),
             }
         )
-        if name == "in bubbles":
-            goals.append(Goal("in bubbles: step time / none", ratio.high, 1.01 + width))
-            goals.append(
-                Goal("share of bytes in bubbles", inside / max(1, copied), 0.9, at_most=False)
-            )
+        if name == "bubbles":
+            goals.append(Goal("bubbles: step time / none", ratio.high, 1.01 + width))
+            goals.append(Goal("share of bytes in bubbles", share, 0.9, at_most=False))
     return goals, rows
 
 
@@ -219,31 +189,37 @@ def draw(timeline: Timeline, placements: Mapping[str, Placement]) -> list[str]:
     return lines
 
 
-def show(title: str, plan: Plan, profile: Profile, rate: float) -> list[str]:
-    timeline, placements = evaluate(plan, profile), place_copies(plan, profile, rate)
+def show(plan: Plan, profile: Profile) -> list[str]:
+    timeline = evaluate(plan, profile)
+    placements = {
+        layout.worker: place_copies(
+            plan,
+            profile,
+            layout.worker,
+            tuple(chunk.num_bytes for chunk in cut_chunks(layout, HOST_CHUNK_BYTES)),
+            RATE,
+        )
+        for layout in plan_shares(plan).layouts
+    }
     ms = 1e3 * timeline.iteration_time
-    copied = [f"{placement.num_bytes / 1e6:.0f}" for placement in placements.values()]
-    lines = [
-        f"{title}: a step of {ms:.1f} ms, {'+'.join(copied)} MB at {rate / 1e9:.1f} GB/s",
-        *draw(timeline, placements),
-        *dict.fromkeys(f"  {placement.reason}" for placement in placements.values()),
-    ]
+    lines = [f"a step of {ms:.1f} ms by the timeline", *draw(timeline, placements)]
     print("\n".join(lines))
     return lines
 
 
 def main() -> None:
     args = parse_args(__doc__)
-    size = SMALL if args.quick else LARGE
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["holdfast.engine.trainer"])
-    found = run(size)
+    amount = QUICK if args.quick else FULL
+    found = measure(amount)
     goals, rows = judge(found)
-    print_table("A snapshot of every step", rows)
-    profile, rate = found[0].profile, found[0].rate
-    pictures = show("two stages", make_plan(size), profile, rate)
-    wide = make_plan(size, replicas=2, stages=4, micro_batches=2 * size.micro_batches)
-    pictures += show("two replicas of four stages", wide, profile, rate)
-    finish(goals, args.json, {"rows": rows, "pictures": pictures, "rate": rate})
+    print_table("A snapshot of every step of a job, emulated devices", rows)
+    config = make_config(amount, VARIANTS["bubbles"], Path())
+    job = prepare_job(config)
+    emulated = emulation_of(config)
+    assert emulated is not None
+    pictures = show(job.plans[0].plan, emulated.profile)
+    runs = {name: [asdict(run) for run in one] for name, one in found.items()}
+    finish(goals, args.json, {"rows": rows, "runs": runs, "pictures": pictures})
 
 
 if __name__ == "__main__":

@@ -316,7 +316,7 @@ def staged_worker(rank: int, port: int, rounds: int, drag: float, results: Any) 
     assert isinstance(placed, Ours)
     times.profile, times.rate = measure_costs(contenders["none"], copying.copier.rate)
     plan = staged_plan()
-    layouts = plan_shares(plan, dtypes="bfloat16").layouts
+    layouts = plan_shares(plan, dtype="bfloat16").layouts
     costs = CopyCosts(idle_rate=times.rate, busy_rate=times.rate, drag=drag)
     timeline = evaluate(plan, times.profile)
     placements = place_workers(timeline, layouts, costs, chunk_bytes=DEVICE_CHUNK_BYTES)

@@ -8,6 +8,9 @@ A run of 100,000 steps and 1,000 incidents is written as a run directory (10,000
     open     chromium opens the page as a file: from the request until all is drawn
     scroll   frame times while the list of incidents is scrolled in it
     follow   CPU time of the server for every step it follows, with a page open
+    record   CPU time of a worker for writing down when its actions begin, per step
+    job      step time of a real job with its server running and its page open in a browser on the
+             same machine, beside the same job while both are stopped (see _viewed.py)
 
 Reading and scrolling are done three times and the best counts: what other processes take of the
 machine is not the page's. Where chromium is missing, `open` and `scroll` are left out, and the
@@ -17,19 +20,23 @@ Goals (at both sizes):
     read, answer and open together     below 2 s
     frames while scrolling, p95        below 50 ms
     following, per step                below 0.5 ms, 0.5 % of a step of 0.1 s
+    recording, share of the job's step below 0.5 %
+    step time of the job               upper bound of the ratio below 1.005 plus the A/A band
 """
 
 import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from time import perf_counter, process_time
 
 import msgspec
 
 from _browser import Browser, find_browser
 from _common import Goal, finish, parse_args, print_table, timed
+from _viewed import cost_of_recording, cost_of_viewing
+from holdfast.cli.view_what_if import what_if
 from holdfast.observe.events import (
     Decided,
     Event,
@@ -47,7 +54,7 @@ from holdfast.observe.journal import Journal
 from holdfast.observe.page import make_page
 from holdfast.observe.run.load import RunFollower, follow_run
 from holdfast.observe.run_directory import create_run_directory
-from holdfast.observe.view_data import POINTS_ALONE, NewsReader, RunFeed
+from holdfast.observe.view_data import NewsReader, RunFeed
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.text import format_plan
@@ -58,6 +65,7 @@ SHAPE = "4 replicas x 4 stages"
 START_S = 1_800_000_000.0
 STEP_S = 0.1
 ROUNDS = 3
+TOO_WIDE = 0.02
 TO_TOP = """document.scrollingElement.scrollTop = 0,
 document.getElementById("incidents").scrollTop = 0"""
 SCROLL = """new Promise(done => {
@@ -159,8 +167,8 @@ def write_run(folder: Path, num_steps: int, num_incidents: int) -> None:
     writer.end()
 
 
-def in_a_browser(page: Path) -> tuple[float, float]:
-    """(seconds until all is drawn, p95 of frame times in ms)."""
+def in_a_browser(page: Path) -> tuple[float, float, float]:
+    """(seconds until all is drawn, median and p95 of frame times in ms)."""
     with Browser() as browser:
         start = perf_counter()
         browser.open(page.as_uri())
@@ -169,7 +177,8 @@ def in_a_browser(page: Path) -> tuple[float, float]:
         passes = [browser.ask(TO_TOP) or browser.ask(SCROLL) for _ in range(ROUNDS)]
         problems = browser.problems()
         assert not problems, problems
-    return opened_s, min(quantiles(frames, n=20)[-1] for frames in passes)
+    best = min(passes, key=lambda frames: quantiles(frames, n=20)[-1])
+    return opened_s, median(best), quantiles(best, n=20)[-1]
 
 
 def follow_cost(folder: Path, num_steps: int, at_once: int = 5) -> float:
@@ -204,24 +213,36 @@ def main() -> None:
                 follower = follow_run(folder / "run")
         read_s = min(reads)
         begin = perf_counter()
-        (folder / "run.html").write_text(make_page(RunFeed(follower).all(POINTS_ALONE)))
+        (folder / "run.html").write_text(make_page(RunFeed(follower, what_if=what_if).alone()))
         answer_s = perf_counter() - begin
         measured = {"read_s": read_s, "answer_s": answer_s}
         goals = []
         if find_browser() is not None:
-            open_s, frame_ms = in_a_browser(folder / "run.html")
-            measured |= {"open_s": open_s, "frame_p95_ms": frame_ms}
+            open_s, usual_ms, frame_ms = in_a_browser(folder / "run.html")
+            measured |= {"open_s": open_s, "frame_ms": usual_ms, "frame_p95_ms": frame_ms}
             goals.append(Goal("frames while scrolling, p95", frame_ms, 50.0, "ms"))
         else:
             print("there is no chromium: opening and scrolling are not measured")
         total_s = sum(measured.get(name, 0.0) for name in ("read_s", "answer_s", "open_s"))
         follow_ms = 1e3 * follow_cost(folder / "live", 2000)
         measured["follow_ms"] = follow_ms
+        rounds, window_s = (6, 0.5) if args.quick else (30, 2.0)
+        ratio, band, step_s = cost_of_viewing(folder / "viewed", rounds, window_s)
+        width = max(abs(band.high - 1), abs(band.low - 1))
+        record_s = cost_of_recording(folder, 500)
+        viewed = {"record_us": 1e6 * record_s, "step_ms": 1e3 * step_s, "ratio": ratio.median}
+        viewed |= {"low": ratio.low, "high": ratio.high, "A/A band": width}
         size_kib = (folder / "run.html").stat().st_size / 1024
         print_table(
             f"{num_steps:,} steps, {num_incidents:,} incidents, page of {size_kib:.0f} KiB",
             [measured],
         )
+        print_table("a job with its page, beside itself without", [viewed])
+        goals.append(Goal("recording, of a step", 100 * record_s / step_s, 0.5, "%"))
+        goals.append(Goal("step time with server and page", ratio.high, 1.005 + width))
+        measured |= viewed
+        if width > TOO_WIDE:
+            print(f"a band of {width:.2f} is too wide to see a difference of 0.005")
         goals.insert(0, Goal("read, answer and open", total_s, 2.0, "s"))
         goals.append(Goal("following, per step", follow_ms, 0.5, "ms"))
         finish(goals, args.json, measured)

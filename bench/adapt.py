@@ -1,0 +1,396 @@
+"""What a job makes of what is left: live, with real processes, on emulated devices.
+
+Every case is a fault in a job of twelve workers (3 replicas x 2 stages x tensor 2, nodes of four),
+run in three ways with the same arithmetic, the same batch and the same emulated speeds
+(`--quick`: one case with four workers):
+
+    ours      `[recovery] plan = "auto"`: the planner is asked, and its plan is entered
+    reroute   `[recovery] plan = "reroute"`: what is lost is left out, its work goes to the others
+    restart   the job ends at the fault and is started again from its checkpoint, on whole replicas;
+              from then on it is what dropping the replica gives, so that is read from it, too
+
+Throughput is that of the last steps against that of the steps before the fault. The healthy share
+is what the devices that are left could do at best: the sum of their speeds over that of all. A
+replaced or returned worker counts as healthy. Seconds to the plan are from the fault to the step
+that begins under the last plan; the stall is what the change to it cost. "Predicted" is the step
+time the planner expected of it.
+
+Goals: throughput never below the best of the others (plus band); on average at least 0.95 of the
+healthy share; predictions within 5 %; a change stalls the training for less than a tenth of a step
+(plus band); every run ends equal to the undisturbed one (float64: 1e-9 relative).
+
+The A/A band is that of the undisturbed job: its last steps against its first.
+"""
+
+import argparse
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from _common import Goal, finish, parse_args
+from holdfast.observe.events import Event, FaultInjected, PlanChanged, PlanConsidered, StepDone
+from holdfast.runtime.config.job_file import (
+    DataSection,
+    EmulateSection,
+    JobConfig,
+    JobSection,
+    ModelSection,
+    ParallelSection,
+    RecoverySection,
+    SnapshotSection,
+)
+from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.fork_server import ForkServer
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.record.final_state import read_final
+
+PER_NODE = 4
+FAULT_STEP = 8
+TOLERANCE = 1e-9
+MIN_SHARE, MAX_PREDICTION_ERROR, MAX_STALL = 0.95, 0.05, 0.1
+
+
+@dataclass(frozen=True)
+class Scale:
+    replicas: int
+    stages: int
+    tensor: int
+    micro_batches: int
+    unit_ms: float
+    steps: int
+    last: int
+    """Steps at the end whose times count."""
+
+    @property
+    def num_workers(self) -> int:
+        return self.replicas * self.stages * self.tensor
+
+
+FULL = Scale(3, 2, 2, micro_batches=12, unit_ms=40.0, steps=38, last=8)
+SMALL = Scale(2, 1, 2, micro_batches=4, unit_ms=20.0, steps=24, last=6)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    faults: tuple[Fault, ...]
+    lost: float
+    """Of the devices' speed, at the end: workers that are gone, and what slow ones lack."""
+    spares: int = 0
+    restarts: bool = False
+    """Are workers that die started again?"""
+    away_s: float = 0.0
+    """How long a lost node is away; 0: for good."""
+    bandwidth_mb_per_s: float = 0.0
+    """Of every link; 0: not limited."""
+
+
+def kill(target: str, at_step: int = FAULT_STEP) -> Fault:
+    return Fault(kind="SIGKILL", target=target, at_step=at_step)
+
+
+def slow(target: str, factor: float, at_step: int = FAULT_STEP, steps: int = 0) -> Fault:
+    return Fault(kind="SLOW", target=target, at_step=at_step, factor=factor, steps=steps)
+
+
+CASES = (
+    Case("a tensor rank lost for good", (kill("n0.g1"),), lost=1),
+    Case("a node lost", (Fault(kind="NODE_LOSS", target="n1", at_step=FAULT_STEP),), lost=PER_NODE),
+    Case("a worker at 50 %", (slow("n0.g1", 2.0),), lost=0.5),
+    Case("a worker at 80 %", (slow("n0.g1", 1.25),), lost=0.2),
+    Case(
+        "a whole stage at 50 %",
+        (slow("n0.g2", 2.0), slow("n0.g3", 2.0)),
+        lost=1.0,
+    ),
+    Case(
+        "a whole replica at 50 %",
+        tuple(slow(f"n1.g{place}", 2.0) for place in range(PER_NODE)),
+        lost=2.0,
+    ),
+    Case(
+        "a slow link",
+        (Fault(kind="SLOW_LINK", target="n0.g1>n0.g3", at_step=FAULT_STEP, factor=4.0),),
+        lost=0,
+        bandwidth_mb_per_s=40.0,
+    ),
+    Case(
+        "slow, then dead, then back",
+        (slow("n0.g1", 2.0, FAULT_STEP - 4), kill("n0.g1")),
+        lost=0,
+        restarts=True,
+    ),
+    Case(
+        "two faults",
+        (kill("n0.g1"), slow("n1.g2", 2.0, FAULT_STEP + 6)),
+        lost=1.5,
+    ),
+    Case("a spare", (kill("n0.g1"),), lost=0, spares=1),
+    Case(
+        "a node that joins later",
+        (Fault(kind="NODE_LOSS", target="n1", at_step=FAULT_STEP),),
+        lost=0,
+        away_s=15.0,
+    ),
+)
+QUICK = ("a tensor rank lost for good",)
+
+
+def make_config(
+    folder: Path,
+    scale: Scale,
+    case: Case,
+    plan: str,
+    *,
+    steps: int = 0,
+    replicas: int = 0,
+    faults: Sequence[Fault] = (),
+    resume: str = "",
+) -> JobConfig:
+    return JobConfig(
+        job=JobSection(
+            steps=steps or scale.steps,
+            dtype="float64",
+            keep_final=True,
+            run_dir=str(folder),
+            spares=case.spares,
+            resume=resume,
+            threads=1,
+        ),
+        model=ModelSection(num_layers=8),
+        data=DataSection(rows=1, seq_len=8, micro_batches=scale.micro_batches),
+        parallel=ParallelSection(
+            replicas=replicas or scale.replicas,
+            stages=scale.stages,
+            tensor=scale.tensor,
+            devices_per_node=PER_NODE,
+        ),
+        recovery=msgspec.convert(_recovery(case, plan), RecoverySection),
+        snapshot=SnapshotSection(persist_every_steps=4, persist_every_s=0, max_cost=0),
+        emulate=EmulateSection(unit_ms=scale.unit_ms, bandwidth_mb_per_s=case.bandwidth_mb_per_s),
+        faults=tuple(faults),
+    )
+
+
+def _recovery(case: Case, plan: str) -> dict[str, object]:
+    found: dict[str, object] = {"plan": plan, "max_restarts": 3 if case.restarts else 0}
+    if case.away_s:
+        found |= {
+            "max_restarts": 3,
+            "restart_nodes": True,
+            "restart_nodes_after_s": case.away_s,
+            "node_return_s": 2 * case.away_s,
+        }
+    return found
+
+
+@dataclass
+class Seen:
+    """A run: its steps and the last change of its plan, with the times they were seen at."""
+
+    steps: dict[int, float] = field(default_factory=dict)
+    fault_s: float = math.nan
+    changes: list[tuple[float, PlanChanged]] = field(default_factory=list)
+    considered: list[PlanConsidered] = field(default_factory=list)
+
+    def on_event(self, event: Event) -> None:
+        now_s = time.monotonic()
+        match event:
+            case StepDone(step=step):
+                self.steps[step] = now_s
+            case FaultInjected():
+                self.fault_s = self.fault_s if self.fault_s == self.fault_s else now_s
+            case PlanChanged():
+                self.changes.append((now_s, event))
+            case PlanConsidered():
+                self.considered.append(event)
+
+    def step_s(self, first: int, stop: int) -> float:
+        """The median between `first` and `stop`."""
+        times = [self.steps[s] - self.steps[s - 1] for s in range(first, stop) if s in self.steps]
+        return statistics.median(times)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    case: str
+    before_s: float
+    ours: float
+    reroute: float
+    restart: float
+    share: float
+    plan: str
+    to_plan_s: float
+    stall: float
+    """Of a step."""
+    predicted: float
+    """Over measured."""
+    down_s: float
+    """Of the restart, from the stop to the next step."""
+    difference: float
+
+
+class Bench:
+    def __init__(self, fork_server: ForkServer, folder: Path, scale: Scale) -> None:
+        self._fork_server, self._folder, self._scale = fork_server, folder, scale
+        self._number = 0
+        self._calm: dict[float, Path] = {}
+        """By the bandwidth that is emulated."""
+        self._restarted: dict[float, tuple[float, float, Path]] = {}
+        """The same: it runs on replicas that nothing has happened to."""
+        self.bands: list[float] = []
+
+    def _run(
+        self,
+        case: Case,
+        plan: str,
+        faults: Sequence[Fault] = (),
+        *,
+        steps: int = 0,
+        replicas: int = 0,
+        resume: str = "",
+    ) -> tuple[Seen, Path]:
+        self._number += 1
+        folder = self._folder / str(self._number)
+        config = make_config(
+            folder,
+            self._scale,
+            case,
+            plan,
+            steps=steps,
+            replicas=replicas,
+            faults=faults,
+            resume=resume,
+        )
+        seen = Seen()
+        run_job(prepare_job(config), fork_server=self._fork_server, on_event=seen.on_event)
+        return seen, folder
+
+    def _end_s(self, seen: Seen) -> float:
+        return seen.step_s(self._scale.steps - self._scale.last, self._scale.steps)
+
+    def calm(self, case: Case) -> Path:
+        """The undisturbed run under the same emulation; it gives the band, too."""
+        key = case.bandwidth_mb_per_s
+        if key not in self._calm:
+            seen, self._calm[key] = self._run(case, "auto")
+            self.bands.append(abs(self._end_s(seen) / seen.step_s(2, FAULT_STEP) - 1.0))
+        return self._calm[key]
+
+    def case(self, case: Case) -> Outcome:
+        calm = self.calm(case)
+        auto, auto_dir = self._run(case, "auto", case.faults)
+        reroute, reroute_dir = self._run(case, "reroute", case.faults)
+        restart_s, down_s, restart_dir = self._restart(case)
+        before_s = auto.step_s(2, min(fault.at_step or FAULT_STEP for fault in case.faults))
+        end_s = self._end_s(auto)
+        entered = [c for c in auto.considered if c.entered]
+        change_s, change = auto.changes[-1] if auto.changes else (math.nan, None)
+        return Outcome(
+            case=case.name,
+            before_s=before_s,
+            ours=before_s / end_s,
+            reroute=before_s / self._end_s(reroute),
+            restart=before_s / restart_s,
+            share=1.0 - case.lost / self._scale.num_workers,
+            plan=change.shape if change is not None else "as it was",
+            to_plan_s=change_s - auto.fault_s,
+            stall=change.stall_s / end_s if change is not None else 0.0,
+            predicted=entered[-1].step_s / end_s if entered else math.nan,
+            down_s=down_s,
+            difference=max(difference(calm, d) for d in (auto_dir, reroute_dir, restart_dir)),
+        )
+
+    def _restart(self, case: Case) -> tuple[float, float, Path]:
+        """Step time on whole replicas, seconds without a step, and the last run directory."""
+        key = case.bandwidth_mb_per_s
+        if key not in self._restarted:
+            ended, first = self._run(case, "off", steps=FAULT_STEP)
+            left = self._scale.replicas - 1
+            seen, last = self._run(case, "off", replicas=left, resume=str(first))
+            down_s = min(seen.steps.values()) - max(ended.steps.values())
+            self._restarted[key] = (self._end_s(seen), down_s, last)
+        return self._restarted[key]
+
+
+def difference(one: Path, other: Path) -> float:
+    mine, theirs = read_final(one), read_final(other)
+    return max(float((mine[name] - t).norm() / t.norm()) for name, t in theirs.items())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = [case.name for case in CASES]
+    parser.add_argument("--case", action="append", choices=names, help="only this one")
+
+
+def main() -> None:
+    arguments = parse_args(__doc__, extend=add_arguments)
+    names = arguments.case or (QUICK if arguments.quick else [case.name for case in CASES])
+    outcomes: list[Outcome] = []
+    with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
+        bench = Bench(fork_server, Path(folder), SMALL if arguments.quick else FULL)
+        for case in CASES:
+            if case.name in names:
+                outcomes.append(bench.case(case))
+                report(outcomes[-1])
+    finish(goals(outcomes, max(bench.bands)), arguments.json, measured(outcomes, bench.bands))
+
+
+def report(o: Outcome) -> None:
+    print(
+        f"{o.case}: {o.ours:.3f} of before ({o.before_s:.2f} s a step); reroute {o.reroute:.3f}, "
+        f"restart or dropped replica {o.restart:.3f} (down {o.down_s:.1f} s); "
+        f"healthy {o.share:.3f}; {o.plan}; after {o.to_plan_s:.1f} s, stall {o.stall:.2f} of a "
+        f"step, predicted / measured {o.predicted:.3f}; largest difference {o.difference:.1e}",
+        flush=True,
+    )
+
+
+def goals(outcomes: Sequence[Outcome], band: float) -> list[Goal]:
+    found = [
+        Goal(
+            f"{o.case}: ours / best other", o.ours / max(o.reroute, o.restart), 1 - band, "", False
+        )
+        for o in outcomes
+    ]
+    shares = [o.ours / o.share for o in outcomes]
+    found.append(
+        Goal("mean share of the healthy", statistics.mean(shares), MIN_SHARE - band, "", False)
+    )
+    found.extend(_each(outcomes, "prediction error", lambda o: abs(o.predicted - 1.0), band))
+    found.extend(_each(outcomes, "stall / step", lambda o: o.stall, band))
+    found.extend(_each(outcomes, "largest difference", lambda o: o.difference, 0.0))
+    return found
+
+
+LIMITS = {
+    "prediction error": MAX_PREDICTION_ERROR,
+    "stall / step": MAX_STALL,
+    "largest difference": TOLERANCE,
+}
+
+
+def _each(
+    outcomes: Sequence[Outcome], name: str, value: Callable[[Outcome], float], band: float
+) -> list[Goal]:
+    """What has no value (no plan was entered) has no goal."""
+    return [
+        Goal(f"{o.case}: {name}", value(o), LIMITS[name] + band)
+        for o in outcomes
+        if value(o) == value(o)
+    ]
+
+
+def measured(outcomes: Sequence[Outcome], bands: Sequence[float]) -> dict[str, object]:
+    return {"cases": [asdict(o) for o in outcomes], "bands": list(bands)}
+
+
+if __name__ == "__main__":
+    main()
