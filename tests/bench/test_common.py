@@ -98,6 +98,10 @@ def test_goals(value, at_most, met):
     assert common.Goal("x", value, 1.0, at_most=at_most).met is met
 
 
+def test_too_few_rounds_meet_no_goal():
+    assert not common.Goal("x", math.inf, math.inf).met
+
+
 @pytest.mark.parametrize("at_most", [True, False])
 def test_not_a_number_misses_every_goal(at_most):
     assert not common.Goal("x", math.nan, 1.0, at_most=at_most).met

@@ -38,6 +38,6 @@ def test_results_come_by_rank_and_nothing_has_a_name(run_ranks):
     assert named_semaphores() <= before
 
 
-def test_whoever_dies_is_named_at_once(run_ranks):
+def test_the_one_that_dies_is_named_at_once(run_ranks):
     with pytest.raises(RuntimeError, match="rank 1 ended without a result"):
         run_ranks(die, 2 * [()], timeout_s=30, method="fork")

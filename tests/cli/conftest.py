@@ -16,4 +16,4 @@ def plain_screen(monkeypatch):
 def lent_fork_server(fork_server, monkeypatch):
     """Jobs borrow a warm fork server instead of starting their own."""
     for module in ("holdfast.runtime.launch.launcher", "holdfast.cli.demo_training"):
-        monkeypatch.setattr(f"{module}.ForkServer", lambda: nullcontext(fork_server))
+        monkeypatch.setattr(f"{module}.ForkServer", lambda *_: nullcontext(fork_server))

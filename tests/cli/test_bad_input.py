@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from holdfast.cli.main import main
 from holdfast.engine.token_file import write_token_file
+from holdfast.runtime.config.job_file import JobConfig
 
 JOB = "[job]\nsteps = 4\n"
 MAX_CPU_S = 3.0
@@ -23,7 +25,7 @@ def settings() -> list[tuple[str, str]]:
     """(key, value in TOML), each wrong by itself."""
     table = {
         "job.steps": "0 -1 1.5 'four' nan 10000000000 true",
-        "job.name": "'a/b' '' '-x' 3",
+        "job.name": f"'a/b' '' '-x' 3 '{'x' * 51}'",
         "job.seed": "-1 0.5 9223372036854775808 nan",
         "job.dtype": "'float16' 'int8' 32",
         "job.device": "'gpu' 'cuda:0' 'tpu' 'cuda'",
@@ -31,11 +33,16 @@ def settings() -> list[tuple[str, str]]:
         "job.host": "'0.0.0.0' '::' '::1' '' '224.0.0.1' '203.0.113.7' 'no such host' 127",
         "job.port": "-1 65536 'http' 0.5",
         "job.timeout_s": "0 -1 nan inf 1e300",
+        "job.grace_s": "0 -1 nan inf 1e300",
         "job.threads": "-1 1000000 nan",
-        "job.run_dir": "'a.txt' '/proc/nowhere' 3",
+        "job.run_dir": "'a.txt' '/proc/nowhere' 3 \"\\u0000\"",
         "job.resume": "'no-run' 'a.txt'",
         "job.tls_cert": "'a.txt' 'none.pem'",
         "job.verify": "'yes' 1",
+        "job.spares": "-1 5000 1.5",
+        "job.signals": "'stop' {SIGTERM='sleep'} {SIGKILL='stop'} 3",
+        "job.tls_key": "'a.txt'",
+        "job.keep_final": "'yes' 1",
         "model.preset": "'llama-2' '' 'gpt'",
         "model.dim": "0 -64 65 1000000000000 nan",
         "model.num_layers": "0 -1 100000 1000000000000",
@@ -47,6 +54,36 @@ def settings() -> list[tuple[str, str]]:
         "model.rope_theta": "0 -1 inf nan",
         "model.rope_factor": "0 0.5 nan",
         "model.norm_eps": "0 -1 inf",
+        "model.tied": "'yes' 1",
+        "model.hidden_parts": "0 -1 1000000000000",
+        "model.vocab_parts": "0 -1 1000000000000",
+        "model.factory": "'build' 'no_such_module:build' 'nothing.py:build' 3",
+        "model.arguments": "{size=1} 3",
+        "model.hf": "'no-folder' 'a.txt' 3",
+        "job.source_dir": "'no-folder' 'a.txt' 3",
+        "data.factory": "'build' 'no_such_module:build' 'nothing.py:build' 3",
+        "data.arguments": "{size=1} 3",
+        "data.dtype": "'float3' 'uint16'",
+        "data.separator": "-1 0 nan",
+        "data.seed": "-1 nan 1.5",
+        "parallel.recompute": "'yes' 1",
+        "parallel.redundancy": "'yes' 1",
+        "parallel.extra_in_flight": "-1 1.5 1000000000000",
+        "parallel.devices_per_node": "0 -1 nan 1000000000000",
+        "recovery.plan": "'on' true",
+        "recovery.plan_search_s": "-1 nan inf",
+        "recovery.node_return_s": "-1 nan inf",
+        "recovery.restart_nodes": "'yes' 1",
+        "recovery.restart_nodes_after_s": "-1 nan inf",
+        "recovery.hang_multiple": "0 -1 0.5",
+        "recovery.answer_ms": "0 -1 nan",
+        "recovery.lost_after_ms": "0 -1 nan",
+        "recovery.join_within_s": "-1 nan inf",
+        "recovery.feed_delay_ms": "-1 nan",
+        "snapshot.mode": "'half' true",
+        "snapshot.placement": "'later' 1",
+        "snapshot.parity": "'yes' 1",
+        "snapshot.persist_every_steps": "-1 1.5 nan",
         "data.kind": "'images' 'tokens'",
         "data.path": "'tokens.bin'",
         "data.seq_len": "0 -1 1000000000000",
@@ -56,7 +93,8 @@ def settings() -> list[tuple[str, str]]:
         "parallel.replicas": "0 -1 5000 1000000000",
         "parallel.stages": "0 7 1000000000",
         "parallel.tensor": "0 16",
-        "parallel.shard": "0 2",
+        "parallel.shard": "0 -1 1000000000",
+        "parallel.reshard": "'never' true",
         "parallel.virtual": "0 9",
         "parallel.schedule": "'2f2b' '' 'explicit'",
         "parallel.split": "'odd' [1, 2] '9,9'",
@@ -69,6 +107,16 @@ def settings() -> list[tuple[str, str]]:
         "optimizer.warmup_steps": "-5 0.5",
         "optimizer.decay_steps": "-1 nan",
         "optimizer.final_fraction": "-0.1 1.5 nan",
+        "optimizer.name": "'Lion' '' 3",
+        "optimizer.factory": "'build' 'no_such_module:build' 'nothing.py:build' 3",
+        "optimizer.momentum": "-0.1 1 nan 0.9",
+        "optimizer.options": "{nesterov=[1]} {no_such_option=1} 3",
+        "optimizer.param_groups": "[{pattern=1}] 'all' 3",
+        "optimizer.lr_schedule": "'sine' 'no_such_module:rate' 3",
+        "optimizer.stable_steps": "-1 0.5 nan 5",
+        "precision.compute": "'float16' 'int8' 16",
+        "precision.reduce": "'float16' true",
+        "precision.moments": "'float8' 8",
         "recovery.mode": "'slow' ''",
         "recovery.non_finite": "'go_on' true",
         "recovery.max_restarts": "-1 nan 0.5",
@@ -81,7 +129,26 @@ def settings() -> list[tuple[str, str]]:
         "snapshot.memory_limit_bytes": "-1 nan",
         "snapshot.persist_every_s": "-1 inf nan",
         "snapshot.keep_latest_k": "-1 nan",
+        "snapshot.memory_folder": "'no-folder' 'a.txt' 3",
+        "snapshot.strict": "'very' 1",
+        "recovery.go_back_tries": "0 -1 nan",
         "snapshot.load_step": "-2 3",
+        "detect.on": "'yes' 2",
+        "detect.learn_steps": "0 -1 nan",
+        "view.port": "-1 65536 'http' 0.5",
+        "view.host": "127 true",
+        "view.control": "'yes' 1",
+        "view.otlp": "'no address' 3",
+        "view.trace_every": "-1 0.5 nan",
+        "view.trace_limit_bytes": "-1 nan",
+        "emulate.unit_ms": "-1 nan inf 'quick'",
+        "emulate.profile": "'no.json' 'a.txt'",
+        "emulate.speed": "{'n0'=0} {'n0'=-1} {'n0'=0.5} 0.5 {'n0'=nan}",
+        "emulate.link_speed": "{'n0>n1'=0} {'n0>n1'=0.5}",
+        "emulate.latency_ms": "-1 nan 1",
+        "emulate.bandwidth_mb_per_s": "-1 nan 1",
+        "emulate.noise": "-0.1 0.5 nan",
+        "emulate.attention": "-0.1 1.5 nan",
     }
     return [(key, value) for key, values in table.items() for value in split(values)]
 
@@ -120,6 +187,8 @@ TEXTS = {
     + "[[change]]\nat_step = 3\ntp = 2\n[[change]]\nat_step = 2\ntp = 1\n",
     "a change that is no list": JOB + "[change]\nat_step = 2\n",
     "a change to nan": JOB + "[[change]]\nat_step = nan\ntp = 2\n",
+    "a page at no address": JOB + "[view]\nport = 8000\nhost = 'no such host'\n",
+    "a page of another machine": JOB + "[view]\nport = 8000\nhost = '203.0.113.7'\n",
     "an unknown fault": JOB + "[[faults]]\nkind = 'SIGKIL'\n",
     "a fault without a kind": JOB + "[[faults]]\nat_step = 2\n",
     "a fault at a step and a time": JOB
@@ -128,8 +197,20 @@ TEXTS = {
     "a fault at minus one": JOB + "[[faults]]\nkind = 'SLOW'\nat_step = -1\n",
     "a fault that makes quicker": JOB + "[[faults]]\nkind = 'SLOW'\nfactor = 0.5\n",
     "a fault for a stranger": JOB + "[[faults]]\nkind = 'SIGKILL'\ntarget = 'n9.g9'\n",
+    "a fault that lasts for steps and cannot": JOB + "[[faults]]\nkind = 'SIGKILL'\nsteps = 3\n",
+    "a slow link that is none": JOB + "[[faults]]\nkind = 'SLOW_LINK'\ntarget = 'n0'\n",
+    "a slow link that is not emulated": JOB + "[[faults]]\nkind = 'SLOW_LINK'\ntarget = 'n0>n1'\n",
+    "a slow link to a stranger": JOB
+    + "[emulate]\nunit_ms = 1\n[[faults]]\nkind = 'SLOW_LINK'\ntarget = 'n0>n9'\n",
+    "a speed of nothing": JOB + "[emulate]\nunit_ms = 1\nspeed = {r0 = 0.5}\n",
+    "a speed of no link": JOB + "[emulate]\nunit_ms = 1\nlink_speed = {'n0>n1.g0' = 0.5}\n",
+    "two times of a unit": JOB + "[emulate]\nunit_ms = 1\nprofile = 'a.txt'\n",
     "a product of rates above one": JOB + "[optimizer]\nlearning_rate = 2\nweight_decay = 0.6\n",
     "a token file that is too short": JOB + "[data]\nkind = 'tokens'\npath = 'short.bin'\n",
+    "packed tokens without a separator": JOB + "[data]\nkind = 'packed'\npath = 'short.bin'\n",
+    "a separator without tokens": JOB + "[data]\nkind = 'packed'\nseparator = 3\n",
+    "a separator of other data": JOB + "[data]\nseparator = 3\n",
+    "documents longer than a row": JOB + "[data]\nkind = 'packed'\nshortest = 99\n",
     "a token file of another kind": JOB + "[data]\nkind = 'tokens'\npath = 'a.txt'\n",
 }
 
@@ -186,6 +267,16 @@ COMMANDS = {
     "a plan drawn nowhere": ["plan", "show", "--micro-batches", "4", "--out", "/proc/x/y.svg"],
     "a fault of nan times": ["inject", ".", "SLOW", "--factor", "nan"],
     "a look at nothing": ["inspect", "none"],
+    "a look at a folder that is no run": ["inspect", "."],
+    "memory of nothing": ["clean", "none"],
+    "memory of a file": ["clean", "a.txt"],
+    "a report of nothing": ["report", "none"],
+    "a report of a folder that is no run": ["report", ".", "--json"],
+    "the page of nothing": ["view", "none"],
+    "the table of nothing": ["top", "none"],
+    "a decision of nothing": ["plan", "replay", "none"],
+    "a flag without its value": ["run", "job.toml", "--job.steps"],
+    "quiet and verbose": ["run", "job.toml", "--quiet", "-v"],
     "a fuzz of minus one seeds": ["fuzz", "--seeds", "-1"],
 }
 
@@ -225,6 +316,14 @@ def everything_in(folder: Path) -> set[str]:
 
 def test_there_are_enough_kinds():
     assert len({name for name, _, _ in CASES}) == len(CASES) >= 150
+
+
+def test_every_setting_has_a_wrong_value():
+    tried = {key for key, _ in settings()}
+    sections = [f for f in msgspec.structs.fields(JobConfig) if isinstance(f.type, type)]
+    for section in sections:
+        for field in msgspec.structs.fields(section.type):
+            assert f"{section.encode_name}.{field.encode_name}" in tried
 
 
 @pytest.mark.parametrize(("arguments", "text"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])

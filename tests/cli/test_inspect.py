@@ -133,6 +133,8 @@ def test_a_question_is_needed(capsys, tmp_path):
     code, output = inspect(capsys, tmp_path / "none")
     assert code == 1
     assert "is no directory" in output.err
+    assert inspect(capsys, tmp_path)[0] == 1
+    (tmp_path / "journal.jsonl").touch()
     code, output = inspect(capsys, tmp_path)
     assert (code, output.out) == (0, "No checkpoints.\n")
 

@@ -210,8 +210,10 @@ def test_a_reader_that_goes_away_is_no_error():
 
 
 @pytest.mark.process
-def test_a_closed_output_is_no_error():
-    command = f'"{sys.executable}" -m holdfast.cli.main --version >&-'
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_closed_output_is_no_error(closed):
+    words = "plan show --stages 2 --micro-batches 4"
+    command = f'"{sys.executable}" -m holdfast.cli.main {words} {closed}'
     assert subprocess.run(command, shell=True, check=False, capture_output=True).returncode == 0
 
 

@@ -13,8 +13,11 @@ from holdfast.plan.text import parse_plan
 BASE = ["plan", "advise", "--model", "llama-1b", "--devices", "16", "--profile", "h100"]
 
 
-def told(capsys, *options: str, code: int = 0) -> dict:
-    assert main([*BASE, *options, "--json"]) == code
+LARGE = ["plan", "advise", "--model", "llama-7b", "--profile", "h100"]
+
+
+def told(capsys, *options: str, code: int = 0, base: list[str] = BASE) -> dict:
+    assert main([*base, *options, "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -101,3 +104,29 @@ def test_advise_and_show_mean_the_same_by_slow(capsys):
         times.append(json.loads(capsys.readouterr().out)["iteration_time"])
     half_as_fast, twice_as_long, healthy = times
     assert half_as_fast == twice_as_long > healthy
+
+
+@pytest.mark.parametrize("devices", ["7", "9", "13", "23"])
+def test_one_death_of_an_odd_number_loses_nothing_where_two_copies_are_possible(capsys, devices):
+    base = [*LARGE, "--devices", devices, "--seconds", "0"]
+    result = told(capsys, "--dead", "n0.g0", base=base)
+    assert result["lost"] == ""
+    assert result["chosen"]["strategy"] != "restart"
+    assert "would keep one copy of everything" in result["warning"]
+    assert main(base) == 0
+    out = capsys.readouterr().out
+    assert "beware" in out
+    assert ("spare    n" in out) == (devices != "9")
+
+
+def test_a_plan_with_one_copy_is_warned_of_and_kept_where_it_was_asked_for(capsys):
+    result = told(capsys, "--replicas", "1", "--stages", "16")
+    assert result["before"].count("r0 (") == 1
+    assert "16 devices as" in result["warning"]
+    assert "would keep two" in result["warning"]
+    assert told(capsys, "--replicas", "2", "--stages", "8")["warning"] == ""
+
+
+def test_one_copy_is_all_there_is(capsys):
+    result = told(capsys, base=[*LARGE, "--devices", "2", "--seconds", "0"])
+    assert result["warning"].startswith("one copy of everything")

@@ -8,9 +8,12 @@ from holdfast.control.change_planning import (
 from holdfast.control.journal_entries import Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
+from holdfast.plan.build import regular_plan
+from holdfast.plan.feeding import UnitSource
 from holdfast.plan.text import format_plan, parse_plan
 from holdfast.plan.without_workers import without_workers
 from support.control_jobs import small_plan
+from support.random_plans import make_units
 
 PLAN = small_plan(2, 2)
 
@@ -37,7 +40,14 @@ def test_who_is_back_joins_with_a_source_per_unit():
     assert parse_plan(change.plan.text) == PLAN
     assert change.reason == "n0.g0 can join"
     (joiner,) = change.joiners
-    assert (joiner.name, joiner.sources) == ("n0.g0", {0: "n2.g0"})
+    assert (joiner.name, joiner.sources) == ("n0.g0", {0: (UnitSource("n2.g0"),)})
+
+
+def test_joiners_take_their_bulk_from_snapshots_where_there_are_any():
+    journal = past_at(("n0.g0",))
+    incarnations = {**dict.fromkeys(PLAN.workers, 1), "n0.g0": 2}
+    assert plan_change(journal, incarnations, 7, has_snapshots=True).from_memory
+    assert not plan_change(journal, incarnations, 7).from_memory
 
 
 def test_nothing_to_change_is_no_change():
@@ -50,14 +60,15 @@ def test_sources_share_the_load():
     now = without_workers(wide, ("n0.g0", "n1.g0"))[0]
     before, after = dict.fromkeys(now.workers, 1), dict.fromkeys(wide.workers, 1)
     joiners = find_joiners(now, wide, before, after)
-    assert [set(joiner.sources.values()) for joiner in joiners] == [{"n2.g0"}, {"n3.g0"}]
+    assert [joiner.feeders for joiner in joiners] == [("n2.g0",), ("n3.g0",)]
 
 
-def test_who_cannot_be_fed_does_not_join():
-    cut = small_plan(1, 1, tensor=2)
-    whole = small_plan(1, 1)
+def test_a_joiner_of_a_smaller_group_is_fed_by_all_that_hold_a_part():
+    units = make_units(1)
+    cut = regular_plan(units, tensor=2, micro_batches=1)
+    whole = regular_plan(units, micro_batches=1)
     joiners = find_joiners(cut, whole, {}, dict.fromkeys(whole.workers, 1))
-    assert joiners[0].sources == {}
+    assert joiners[0].feeders == cut.workers
 
 
 def test_spares_take_places_in_order():

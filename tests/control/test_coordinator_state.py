@@ -24,7 +24,7 @@ def test_lost_for_good_is_gone_too_long_or_started_too_often():
     state = job.coordinator._state
     assert not state.is_lost_for_good("n0.g0")
     assert state.is_lost_for_good("n7.g0")
-    job.take(WorkerExited(job.ledgers.pop("n0.g0").member, "SIGKILL"))
+    job.take(WorkerExited(job.positions.pop("n0.g0").member, "SIGKILL"))
     assert state.is_lost_for_good("n0.g0")
     roomy = Job(lost_after_ms=100).begin()
     assert not roomy.coordinator._state.is_lost_for_good("n0.g0")

@@ -42,19 +42,19 @@ def test_a_frozen_worker_gets_its_order_again():
     job.is_held = lambda name: name in held
     job.is_held = lambda name: name == "n2.g0"
     job.take(WorkerHung(job.member("n0.g0")))
-    job.ledgers["n2.g0"].on_freeze(job.sent(Freeze)[-1].message)
+    job.positions["n2.g0"].on_freeze(job.sent(Freeze)[-1].message)
     job.tell("n2.g0")
     job.is_held = lambda name: False
     job.connect("n2")
-    assert job.ledgers["n2.g0"].epoch == job.last.number
+    assert job.positions["n2.g0"].epoch == job.last.number
 
 
 def answer(job: Job, *names: str) -> None:
     """The freeze that is on its way to these workers arrives."""
     for name in names:
         message = [e.message for e in job.sent(Freeze) if e.member.name == name][-1]
-        ledger = job.ledgers[name]
-        ledger.on_freeze(message)
+        position = job.positions[name]
+        position.on_freeze(message)
         job.tell(name)
 
 
@@ -65,7 +65,7 @@ def test_an_order_that_was_refused_for_an_older_one_is_sent_again():
     job.is_held = lambda name: True
     job.take(WorkerExited(job.member("n3.g0"), "SIGKILL"))
     answer(job, "n0.g0", "n1.g0", "n2.g0")
-    late, left_out = job.ledgers["n2.g0"], job.last
+    late, left_out = job.positions["n2.g0"], job.last
     assert (left_out.kind, late.is_in(left_out)) == ("recover", False)
     job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
     answer(job, "n1.g0")
@@ -89,10 +89,10 @@ def test_a_fenced_process_found_alive_is_killed_on_every_connection():
         assert of(job.take(hello), Kill) == [Kill(victim, "silent")]
 
 
-def test_a_name_is_started_again_as_somebody_new():
+def test_a_name_is_started_again_as_another_process():
     job = Job().begin()
     victim = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     effects = job.take(WorkerExited(victim, "SIGKILL"))
     assert of(effects, Start) == [Start(Member("n0.g0", 2))]
 
@@ -100,7 +100,7 @@ def test_a_name_is_started_again_as_somebody_new():
 def test_not_more_often_than_allowed():
     job = Job(max_restarts=0).begin()
     victim = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     assert of(job.take(WorkerExited(victim, "SIGKILL")), Start) == []
 
 
@@ -115,8 +115,8 @@ def test_stop_and_leave():
     job = Job().begin()
     job.take(StopWanted("enough"))
     assert len(job.sent(Stop)) == 2
-    for name, ledger in job.ledgers.items():
-        ledger.done()
+    for name, position in job.positions.items():
+        position.done()
         job.tell(name)
     assert len(job.sent(Leave)) == 2
     assert job.coordinator.is_over

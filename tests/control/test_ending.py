@@ -67,9 +67,9 @@ def failures(job: Job) -> list[Fail]:
 def test_a_failure_comes_with_the_last_words():
     job = Job(small_plan(1, 1)).begin()
     job.is_held = lambda name: True
-    job.ledgers["n0.g0"].version = 3
+    job.positions["n0.g0"].version = 3
     member = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     job.take(WorkerExited(member, "failed: out of memory", has_said_why=True))
     (failed,) = failures(job)
     assert failed.reason.endswith("; n0.g0 failed: out of memory")
@@ -78,8 +78,8 @@ def test_a_failure_comes_with_the_last_words():
 def test_the_end_says_outcome_and_reason():
     job = Job(num_steps=4).begin()
     job.take(StopWanted("SIGTERM"))
-    for name, ledger in job.ledgers.items():
-        ledger.done()
+    for name, position in job.positions.items():
+        position.done()
         job.tell(name)
     (end,) = [effect for effect in job.effects if isinstance(effect, Finish)]
     assert (end.version, end.outcome, end.reason) == (0, "stopped", "SIGTERM, at a step boundary")

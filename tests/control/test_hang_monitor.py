@@ -59,7 +59,7 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    """Everybody is in the first order."""
+    """Every worker is in the first order."""
     scene = Scene()
     scene.order(1)
     for worker in PLAN.workers:
@@ -69,7 +69,7 @@ def scene():
     return scene
 
 
-def test_nobody_is_watched_before_the_first_order():
+def test_no_worker_is_watched_before_the_first_order():
     assert Scene().begin() == 0
 
 
@@ -163,7 +163,7 @@ def test_who_is_gone_does_not_hang(scene):
 
 
 def hang_after_steps_of(scene, epoch):
-    """Three steps show their times; then nobody moves, and n1.g0 is where all wait for it."""
+    """Three steps show their times; then no worker moves, and n1.g0 is where all wait for it."""
     scene.begin()
     for now_ms in (1000, 1500, 2000):
         scene.hangs.stepped(epoch, 0.5, now_ms)

@@ -15,7 +15,7 @@ BEAT_MS, FLOOR_MS = 100, 2000
 
 
 class World:
-    """Everybody takes the same time per action; the watch looks on every beat."""
+    """Every worker takes the same time per action; the watch looks on every beat."""
 
     def __init__(self):
         self.watch = HangWatch(BEAT_MS, FLOOR_MS, 6)
@@ -52,13 +52,13 @@ def world():
     return World()
 
 
-def test_every_tenth_step_five_times_slower_alarms_nobody(world):
+def test_every_tenth_step_five_times_slower_alarms_no_worker(world):
     for step in range(200):
         world.run_step(2500 if step % 10 == 9 else 500)
     assert world.found == []
 
 
-def test_the_one_that_everybody_waits_for_is_named(world):
+def test_the_one_that_every_worker_waits_for_is_named(world):
     for _ in range(40):
         world.run_step(500)
     world.run_step(20_000, until=0.5, stuck=("n0.g2",))
@@ -66,7 +66,7 @@ def test_the_one_that_everybody_waits_for_is_named(world):
     assert "stays in action 0 of step 40" in world.found[0].reason
 
 
-def test_before_anything_was_seen_nobody_is_judged(world):
+def test_before_anything_was_seen_no_worker_is_judged(world):
     world.run_step(100_000, until=0.5, stuck=("n0.g2",))
     assert world.found == []
 
@@ -82,7 +82,7 @@ def test_a_new_plan_is_given_time(world):
 
 
 def test_a_busy_worker_is_late_and_not_hung(world):
-    """On an overloaded machine everybody is late; but no loop may go on for ever."""
+    """On an overloaded machine every worker is late; but no loop may go on for ever."""
     for _ in range(40):
         world.run_step(500)
     begin = world.now
@@ -110,9 +110,49 @@ def test_what_to_expect_follows_the_timeline():
     assert set(found) == set(PLAN.workers)
     for acts in found.values():
         assert [act.end_ms for act in acts] == sorted(act.end_ms for act in acts)
-        assert acts[-1] == Expected(1000, 0)
+        assert acts[-1] == Expected(1002, 0)
     first, last = found["n0.g0"], found["n0.g1"]
     assert first[0].end_ms < last[1].end_ms, "the second stage waits for the first"
+
+
+def in_the_agreement(world, **look):
+    """All computations are done; one worker hangs before it agrees, the others wait for it."""
+    acts = {worker: len(acts) - 2 for worker, acts in world.actions.items()}
+    places = {w: ProgressPlace(world.step, at, world.now, 0) for w, at in acts.items()}
+    hung = ProgressPlace(world.step, acts["n0.g2"], world.now, 0, **look)
+    world.watch.beat({**places, "n0.g2": hung}, world.now, world.now)
+    world.found += world.watch.check(world.now)
+    world.now += BEAT_MS
+
+
+def test_where_all_wait_for_all_none_is_named(world):
+    for _ in range(40):
+        world.run_step(500)
+    for _ in range(60):
+        in_the_agreement(world)
+    assert [hang.worker for hang in world.found] == [""]
+    assert "of step 40" in world.found[0].reason
+
+
+def test_one_of_them_that_is_busy_is_named_in_the_end(world):
+    for _ in range(40):
+        world.run_step(500)
+    for _ in range(400):
+        in_the_agreement(world, is_busy=True)
+    assert [hang.worker for hang in world.found] == ["n0.g2"]
+
+
+def test_one_that_is_left_behind_in_the_agreement_is_named(world):
+    for _ in range(40):
+        world.run_step(500)
+    acts = {worker: len(acts) - 2 for worker, acts in world.actions.items()}
+    for _ in range(60):
+        places = {w: ProgressPlace(world.step + 1, 0, world.now, 0) for w in acts}
+        places["n0.g2"] = ProgressPlace(world.step, acts["n0.g2"], world.now, 0)
+        world.watch.beat(places, world.now, world.now)
+        world.found += world.watch.check(world.now)
+        world.now += BEAT_MS
+    assert [hang.worker for hang in world.found] == ["n0.g2"]
 
 
 def test_a_verdict_on_a_worker_that_is_gone_is_dropped():

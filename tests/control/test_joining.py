@@ -1,29 +1,29 @@
-from holdfast.control.joining import JoinerUnits, SourceFeed
+from holdfast.control.joining import JoinerParts, SourceFeed
 
 
 def test_a_unit_once_given_stays_current():
-    units = JoinerUnits([0, 1], lineage=1)
-    assert units.arrived(0, 5, 1)
-    assert units.updated(0, 5)
-    assert units.version_of(0) == 6
-    assert (units.current(6), units.is_current(6)) == ((0,), False)
-    assert units.arrived(1, 6, 1)
-    assert units.is_current(6)
+    parts = JoinerParts([0, 1], lineage=1)
+    assert parts.arrived(0, 5, 1)
+    assert parts.updated(0, 5)
+    assert parts.versions == {0: 6}
+    assert (parts.current(6), parts.is_current(6)) == ((0,), False)
+    assert parts.arrived(1, 6, 1)
+    assert parts.is_current(6)
 
 
 def test_an_update_that_does_not_fit_drops_the_unit():
-    units = JoinerUnits([0], lineage=1)
-    units.arrived(0, 5, 1)
-    assert not units.updated(0, 6)
-    assert units.version_of(0) is None
+    parts = JoinerParts([0], lineage=1)
+    parts.arrived(0, 5, 1)
+    assert not parts.updated(0, 6)
+    assert parts.versions == {}
 
 
 def test_another_history_is_refused_and_recoveries_forget():
-    units = JoinerUnits([0], lineage=2)
-    assert not units.arrived(0, 5, 1)
-    units.arrived(0, 5, 2)
-    units.forget()
-    assert units.version_of(0) is None
+    parts = JoinerParts([0], lineage=2)
+    assert not parts.arrived(0, 5, 1)
+    parts.arrived(0, 5, 2)
+    parts.forget()
+    assert parts.versions == {}
 
 
 def test_a_source_gives_one_unit_after_the_other():
@@ -42,6 +42,18 @@ def test_what_was_not_captured_or_confirmed_in_its_step_is_given_again():
     feed.confirmed(2, 4)
     assert not feed.is_current(5)
     assert feed.next_unit(5) == 2
+
+
+def test_results_follow_an_announced_version():
+    feed = SourceFeed("n1.g0", [2, 3])
+    feed.announced(4)
+    assert feed.next_unit(4) is None
+    assert feed.stepped(4) == (2, 3)
+    assert not feed.is_current(5)
+    feed.refused(2)
+    assert feed.next_unit(5) == 2
+    feed.confirmed(3, 5)
+    assert feed.stepped(5) == (3,)
 
 
 def test_results_follow_what_was_given():

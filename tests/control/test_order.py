@@ -10,6 +10,7 @@ from holdfast.control.order import (
     Share,
     read_plan,
 )
+from holdfast.plan.feeding import UnitSource
 from holdfast.plan.text import format_plan
 from holdfast.plan.without_workers import without_workers
 from support.control_jobs import small_plan
@@ -18,7 +19,7 @@ PLANS = [FullPlan("text"), SamePlan(3), PlanWithout(3, ("n0.g0",))]
 
 
 def order(plan, **fields) -> Order:
-    joiners = (Joiner("n1.g0", {0: "n0.g0"}),)
+    joiners = (Joiner("n1.g0", {0: (UnitSource("n0.g0"),)}),)
     return Order(
         number=5, kind="change", plan=plan, incarnations={"n0.g0": 1}, joiners=joiners, **fields
     )

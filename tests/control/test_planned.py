@@ -16,7 +16,7 @@ def with_change() -> tuple[Job, Order]:
     """A worker is back and may join: order 3."""
     job = Job().begin()
     member = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     job.take(WorkerExited(member, "SIGKILL"))
     change = job.coordinator._state.journal.outstanding
     assert change is not None
@@ -25,12 +25,12 @@ def with_change() -> tuple[Job, Order]:
 
 def enter(job: Job, change: Order, *names: str) -> None:
     for name in names:
-        ledger = job.ledgers[name]
-        ledger.enter(change, version=1, outcome=outcome(0, 2))
+        position = job.positions[name]
+        position.enter(change, version=1, outcome=outcome(0, 2))
         job.tell(name)
 
 
-def test_the_job_starts_when_everybody_is_there():
+def test_the_job_starts_when_every_worker_is_there():
     job = Job()
     job.connect("n0")
     assert job.coordinator._state.journal.last is None
@@ -48,7 +48,7 @@ def test_or_with_enough_after_a_while():
 def test_a_worker_started_again_joins():
     job, change = with_change()
     assert (change.number, change.joiners[0].name) == (3, "n0.g0")
-    assert job.ledgers["n1.g0"].pending == 3
+    assert job.positions["n1.g0"].pending == 3
     enter(job, change, "n0.g0", "n1.g0")
     assert entries(job, EnteredByAll) == [EnteredByAll(3, 1)]
     assert job.last == change
@@ -56,15 +56,15 @@ def test_a_worker_started_again_joins():
 
 def test_a_joiner_that_dies_voids_the_change_once_all_have_given_it_up():
     job, _ = with_change()
-    ledger = job.ledgers["n1.g0"]
-    ledger.base = ledger.epoch
-    ledger.vote(True)
+    position = job.positions["n1.g0"]
+    position.base = position.epoch
+    position.vote(True)
     joiner = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     job.take(WorkerExited(joiner, "SIGKILL"))
     assert [entry.number for entry in entries(job, Voided)] == [3]
     assert entries(job, Dropped) == []
-    ledger.agreed(0)
+    position.agreed(0)
     job.tell("n1.g0")
     assert entries(job, Dropped) == [Dropped(3)]
     assert job.coordinator._state.journal.outstanding.number == 4
@@ -74,7 +74,7 @@ def test_a_change_that_was_entered_when_its_joiner_died_needs_a_round():
     job, change = with_change()
     enter(job, change, "n1.g0")
     joiner = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     job.take(WorkerExited(joiner, "SIGKILL"))
     assert job.last.kind == "recover"
     assert list(job.last.incarnations) == ["n1.g0"]
@@ -86,13 +86,13 @@ def test_another_plan_cancels_the_change_under_way():
     assert [entry.number for entry in entries(job, Voided)] == [3]
 
 
-def test_no_change_while_somebody_was_not_heard_in_the_last_order():
+def test_no_change_while_a_worker_was_not_heard_in_the_last_order():
     job = Job(small_plan(3)).begin()
     job.is_held = lambda name: name == "n2.g0"
     member = job.member("n0.g0")
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     job.take(WorkerExited(member, "SIGKILL"))
-    job.ledgers["n2.g0"].on_freeze(job.sent(object)[-1].message)
+    job.positions["n2.g0"].on_freeze(job.sent(object)[-1].message)
     job.tell("n2.g0")
     assert job.last.kind == "recover"
     assert not [e for e in entries(job, Ordered) if e.order.kind == "change"]
@@ -101,10 +101,10 @@ def test_no_change_while_somebody_was_not_heard_in_the_last_order():
 def test_a_spare_takes_the_place_of_a_name_that_cannot_come_back():
     job = Job(spares=("n9.g0",)).begin()
     job.take(NodeDead("n0"))
-    del job.ledgers["n0.g0"]
+    del job.positions["n0.g0"]
     (wanted,) = entries(job, Wanted)
     assert parse_plan(wanted.plan).workers == ("n9.g0", "n1.g0")
-    assert job.ledgers["n9.g0"].pending > 0
+    assert job.positions["n9.g0"].pending > 0
 
 
 def test_a_stop_before_the_job_has_begun_ends_it():

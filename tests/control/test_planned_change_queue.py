@@ -62,7 +62,7 @@ def test_the_one_after_it_when_it_is_in_force(story):
     assert story.agenda.due() is None
 
 
-def test_nothing_is_wanted_while_somebody_is_missing(story):
+def test_nothing_is_wanted_while_a_worker_is_missing(story):
     less, _ = without_workers(FIRST, ["n0.g1"])
     story.order(2, "recover", less)
     assert story.agenda.due() is None

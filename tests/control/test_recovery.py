@@ -1,15 +1,15 @@
 """Rounds as the coordinator holds them."""
 
-from holdfast.control.effects import Fail, Finish
+from holdfast.control.effects import Fail
 from holdfast.control.facts import NodeLost, StopWanted, WorkerExited, WorkerHung
-from holdfast.control.journal_entries import NumberTaken, Ordered
+from holdfast.control.journal_entries import Ended, NumberTaken, Ordered
 from holdfast.control.order import Freeze, Order
 from support.control_jobs import Job, small_plan
 
 
 def crash(job: Job, name: str) -> None:
     member = job.member(name)
-    del job.ledgers[name]
+    del job.positions[name]
     job.take(WorkerExited(member, "SIGKILL"))
 
 
@@ -18,7 +18,7 @@ def test_a_death_ends_in_an_order_for_those_who_are_left():
     crash(job, "n0.g0")
     assert (job.last.kind, job.last.number) == ("recover", 2)
     assert list(job.last.incarnations) == ["n1.g0"]
-    assert job.ledgers["n1.g0"].epoch == 2
+    assert job.positions["n1.g0"].epoch == 2
 
 
 def test_the_number_is_in_the_journal_before_the_freeze():
@@ -33,7 +33,7 @@ def test_the_number_is_in_the_journal_before_the_freeze():
 
 def test_broken_groups_wait_for_a_death_to_show():
     job = Job(settle_ms=50).begin()
-    job.ledgers["n0.g0"].on_broken("closed")
+    job.positions["n0.g0"].on_broken("closed")
     job.tell("n0.g0")
     job.tick(49)
     assert job.last.kind == "start"
@@ -62,7 +62,7 @@ def test_lost_state_comes_back_from_a_snapshot():
     crash(job, "n1.g0")
     assert (job.last.kind, job.last.version, job.last.agreed_in) == ("restore", 4, 1)
     assert job.last.lineage == job.last.number
-    assert {job.ledgers[name].version for name in job.last.incarnations} == {4}
+    assert {job.positions[name].version for name in job.last.incarnations} == {4}
 
 
 def test_without_one_the_job_fails():
@@ -88,7 +88,7 @@ def test_nothing_is_rolled_back_while_all_nodes_are_away():
     assert (job.last.kind, sorted(job.last.incarnations)) == ("recover", ["n1.g0"])
 
 
-def test_a_start_that_somebody_missed_begins_again():
+def test_a_start_that_a_worker_missed_begins_again():
     job = Job()
     job.is_held = lambda name: name == "n1.g0"
     job.begin()
@@ -107,7 +107,7 @@ def joined_by_one(**options) -> Job:
     job.connect("n0")
     job.connect("n1")
     assert list(job.last.incarnations) == ["n0.g0"]
-    assert job.ledgers["n1.g0"].pending
+    assert job.positions["n1.g0"].pending
     return job
 
 
@@ -135,7 +135,9 @@ def test_a_snapshot_of_the_first_step_is_newer_than_the_beginning():
 
 
 def ends(job: Job) -> list[int]:
-    return [effect.version for effect in job.effects if isinstance(effect, Finish)]
+    """The end is said when the last version is on disk; which it is, is journaled before."""
+    found = [entry for entry in job.journal if isinstance(entry, Ended)]
+    return [entry.version for entry in found if not entry.is_failure]
 
 
 def test_a_stop_after_the_death_of_all_workers_ends_at_the_newest_snapshot():
@@ -192,7 +194,9 @@ def rounds(job: Job) -> list[str]:
 def deaf_to_orders(job: Job) -> None:
     """Freezes arrive; orders do not."""
     deliver = job._deliver
-    job._deliver = lambda ledger, message: isinstance(message, Order) or deliver(ledger, message)
+    job._deliver = lambda position, message: (
+        isinstance(message, Order) or deliver(position, message)
+    )
 
 
 def test_an_order_that_is_not_entered_in_time_begins_a_new_round():
@@ -210,7 +214,7 @@ def test_an_order_that_is_not_entered_in_time_begins_a_new_round():
     job._deliver = deliver
     job.tick(1)
     assert len(rounds(job)) == 3
-    assert {job.ledgers[name].epoch for name in ("n1.g0", "n2.g0")} == {job.last.number}
+    assert {job.positions[name].epoch for name in ("n1.g0", "n2.g0")} == {job.last.number}
 
 
 def test_a_group_that_breaks_while_an_order_is_carried_out_begins_a_new_round():
@@ -219,8 +223,29 @@ def test_a_group_that_breaks_while_an_order_is_carried_out_begins_a_new_round():
     deaf_to_orders(job)
     crash(job, "n0.g0")
     job._deliver = deliver
-    job.ledgers["n1.g0"].on_broken("connection closed by n2.g0", ["n2.g0"])
+    job.positions["n1.g0"].on_broken("connection closed by n2.g0", ["n2.g0"])
     job.tell("n1.g0")
     job.tick(10)
     assert "n1.g0#1 is broken" in rounds(job)[1]
-    assert {job.ledgers[name].epoch for name in ("n1.g0", "n2.g0")} == {job.last.number}
+    assert {job.positions[name].epoch for name in ("n1.g0", "n2.g0")} == {job.last.number}
+
+
+def test_a_standstill_that_no_worker_can_be_blamed_for_is_a_round_which_finds_it():
+    job = Job(answer_ms=300).begin()
+    job.is_held = lambda name: name == "n0.g0"
+    job.coordinator._state.standstill = "all are in the agreement"
+    job.tick(1)
+    assert any("no member gets on: all are in the agreement" in line for line in job.said)
+    assert job.coordinator._state.standstill == ""
+    job.tick(300)
+    assert any("n0.g0#1 is out: it does not answer" in line for line in job.said)
+    assert job.last.incarnations == {"n1.g0": 1}
+
+
+def test_a_standstill_is_over_when_a_worker_moves():
+    state = Job().begin().coordinator._state
+    state.standstill = "all are in the agreement"
+    state.clear([])
+    assert state.standstill
+    state.clear(["n1.g0"])
+    assert state.standstill == ""

@@ -3,7 +3,7 @@
 `OneStep` plays one step of a random plan as the protocol has it: micro-batches are added unit by
 unit, exchanges end on every member by itself, then all take part in the agreement, then each
 applies. What `resolve` says is carried out on symbols: every addend of every slot must end with
-every micro-batch exactly once, and everybody at the same version.
+every micro-batch exactly once, and every worker at the same version.
 """
 
 import random
@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.control.report import LOSS_ADDEND, Addend, Member, Outcome, Slot, WorkerReport
-from holdfast.control.resolve import Mode, Resolution, StateLost, resolve, slot_adders
+from holdfast.control.resolve import Mode, Resolution, StateLost, resolve
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.build import regular_plan
-from holdfast.plan.exchanges import plan_exchanges
+from holdfast.plan.exchanges import plan_exchanges, slot_adders
 from holdfast.plan.plan import Plan, Stage, whole_route
 from holdfast.plan.units import Split, TensorSpec, Unit
 from holdfast.plan.without_workers import without_workers
@@ -164,7 +164,7 @@ def test_every_part_gets_every_micro_batch_exactly_once(
 def check_roll_forward(
     world: OneStep, plan: Plan, reports: list[WorkerReport], found: Resolution
 ) -> None:
-    """Somebody applied: everybody with a role ends at that version, and the next step is open."""
+    """A worker applied: all with a role end at that version, and the next step is open."""
     names = [r.member.name for r in reports if r.member.name in plan.seats]
     behind = [name for name in names if name not in world.applied]
     assert sorted(found.behind) == sorted(behind)
@@ -314,7 +314,7 @@ def test_lost_micro_batches_are_left_out_where_that_is_wanted() -> None:
 
 
 def test_a_loss_that_died_with_its_worker_is_computed_again() -> None:
-    """Every gradient is reduced, but nobody alive knows the losses of the lost worker."""
+    """Every gradient is reduced, but no worker alive knows the losses of the lost worker."""
     plan = regular_plan(make_units(1), replicas=2, micro_batches=2)
     world = OneStep(plan)
     while events := [e for e in world.events() if e[0] not in ("agree", "apply")]:

@@ -48,7 +48,7 @@ def test_the_survivors_complete_the_step():
     assert made.target == (0, 1, 2)
 
 
-def test_nobody_left_is_a_loss():
+def test_no_worker_left_is_a_loss():
     assert isinstance(decided(past_of(Ordered(order(1)))), NeedsRestore)
 
 
@@ -100,7 +100,7 @@ def test_the_last_copy_may_be_with_those_who_leave():
     assert made.shares["n0.g0"].revert
 
 
-def test_a_rollback_that_somebody_missed_is_ordered_again():
+def test_a_rollback_that_a_member_missed_is_ordered_again():
     journal = past_of(Ordered(order(1)), Ordered(order(4, "restore", lineage=4), 1))
     made = decided(journal, report("n0.g0", epoch=4, lineage=4, version=1), report("n1.g0"))
     assert isinstance(made, NeedsRestore)

@@ -1,4 +1,13 @@
-from holdfast.control.facts import NodeDead, NodeLost, WorkerExited, WorkerHung, WorkerTold
+from holdfast.control.effects import Happened
+from holdfast.control.facts import (
+    NodeConnected,
+    NodeDead,
+    NodeLost,
+    WorkerExited,
+    WorkerHung,
+    WorkerTold,
+)
+from holdfast.control.job_events import SeatlessLost
 from holdfast.control.journal_entries import Fenced
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
@@ -126,6 +135,32 @@ def test_a_joiner_that_lost_its_links_is_started_again():
     assert "n0.g0#2 is out: it lost its links while it joined" in job.said
 
 
+def test_a_joiner_that_is_never_current_is_started_again():
+    job = Job(small_plan(3), join_within_ms=5000).begin()
+    job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
+    while job.coordinator._state.journal.outstanding is None:
+        job.tick(10)
+    job.tick(4999)
+    assert fenced(job) == ["n0.g0#1"]
+    job.tick(1)
+    assert fenced(job) == ["n0.g0#1", "n0.g0#2"]
+    assert "n0.g0#2 is out: it has not joined within 5000 ms" in job.said
+    job.tick(10)
+    change = job.coordinator._state.journal.outstanding
+    assert change is not None, "the next process joins"
+    assert change.incarnations["n0.g0"] == 3
+
+
+def test_a_joiner_has_time_until_the_step_of_its_change():
+    job = Job(small_plan(3), join_within_ms=5000).begin()
+    job.coordinator._state.journal.wanted_at = 1000
+    job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
+    while job.coordinator._state.journal.outstanding is None:
+        job.tick(10)
+    job.tick(60_000)
+    assert fenced(job) == ["n0.g0#1"]
+
+
 def test_blame_counts_in_a_row_and_within_a_step():
     blame = Blame(3)
     assert blame.culprit({"a": 1, "b": 2}) is None
@@ -141,7 +176,31 @@ def test_the_same_worker_blamed_again_and_again_is_left_out():
     job = Job(small_plan(3), settle_ms=10, max_blame=2).begin()
     for _ in range(2):
         assert fenced(job) == []
-        job.ledgers["n1.g0"].on_broken("no route", ["n0.g0"])
+        job.positions["n1.g0"].on_broken("no route", ["n0.g0"])
         job.tell("n1.g0")
         job.tick(10)
     assert fenced(job) == ["n0.g0#1"]
+
+
+def test_a_process_without_a_seat_needs_no_verdict_but_is_told():
+    job = Job(spares=("n7.g0",)).begin()
+    job.connect("n7")
+    spare = job.member("n7.g0")
+    del job.positions["n7.g0"]
+    told = [
+        effect.event
+        for effect in job.take(WorkerExited(spare, "was killed by SIGKILL"))
+        if isinstance(effect, Happened)
+    ]
+    assert SeatlessLost(spare, "was killed by SIGKILL") in told
+    assert spare not in job.coordinator._state.journal.fenced
+
+
+def test_a_node_that_dies_without_any_process_is_told_once():
+    job = Job(spares=("n7.g0",)).begin()
+    job.take(NodeConnected(node="n8", agent="a", places=()))
+    for _ in range(2):
+        job.take(NodeDead("n8", "the agent of n8 was killed"))
+    told = [effect.event for effect in job.effects if isinstance(effect, Happened)]
+    lost = [event for event in told if isinstance(event, SeatlessLost)]
+    assert [str(event.reason) for event in lost] == ["the agent of n8 was killed"]

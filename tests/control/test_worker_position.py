@@ -98,7 +98,7 @@ def test_who_is_left_out_goes_without_a_round_of_its_own():
     )
 
 
-def test_another_incarnation_is_somebody_else():
+def test_another_incarnation_is_another_worker():
     position = started()
     assert not position.is_in(order(2, "change", incarnations={"n0.g0": 1}))
 

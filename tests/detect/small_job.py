@@ -63,7 +63,7 @@ class Job:
         self.with_paths = with_paths
         self.slow: dict[str, float] = {}
         self.slow_paths: dict[tuple[str, str], float] = {}
-        self.everybody = 1.0
+        self.all_slower = 1.0
         self.step = 0
 
     def observe(self, workloads=None, step_factor: float = 1.0) -> StepObservation:
@@ -72,7 +72,7 @@ class Job:
         for stage in self.plan.stages:
             mine = self.plan.micro_batches_by_stage[stage.name]
             for worker in stage.workers:
-                factor = self.slow.get(worker, 1.0) * self.everybody
+                factor = self.slow.get(worker, 1.0) * self.all_slower
                 reports.append(WorkerTimes(worker, self._times(works, mine, factor)))
         self.step += 1
         longest = max(sum(report.times.values()) for report in reports)
@@ -90,7 +90,9 @@ class Job:
 
     def _paths(self):
         pairs = [
-            pair for chain in self.plan.replicas.values() for pair in transfers(chain[0], chain[1])
+            pair
+            for chain in self.plan.replicas.values()
+            for pair in transfers(chain[0].workers, chain[1].workers)
         ]
         return tuple(
             PathReport(pair, 64, 0.05 * self.slow_paths.get(pair, 1.0) * self._jitter())

@@ -53,15 +53,15 @@ def test_slow_from_the_first_step_is_found():
     assert [(v.kind, v.who) for v in run(detector, job, 30)] == [(SLOW, ("n0.g0",))]
 
 
-def test_a_common_slow_down_blames_nobody():
+def test_a_common_slow_down_blames_no_worker():
     detector, job = warm()
-    job.everybody = 1.4
+    job.all_slower = 1.4
     (verdict,) = run(detector, job, 15)
     assert (verdict.kind, verdict.who) == (COMMON, ())
     assert verdict.factor == pytest.approx(1.4, abs=0.05)
 
 
-def test_a_long_step_that_nobody_explains_is_a_suspicion():
+def test_a_long_step_that_no_worker_explains_is_a_suspicion():
     detector, job = warm()
     said = [v for _ in range(20) for v in detector.observe(job.observe(step_factor=1.5))]
     assert [v.kind for v in said] == [SUSPECT]

@@ -23,7 +23,7 @@ def test_a_ring_takes_two_passes_or_three():
 
 @pytest.mark.slow
 @given(st.lists(pairs, max_size=20))
-def test_nobody_takes_part_twice_in_a_pass(chosen):
+def test_no_worker_takes_part_twice_in_a_pass(chosen):
     passes = into_passes(chosen)
     assert sorted(pair for members in passes for pair in members) == sorted(set(chosen))
     for members in passes:
@@ -68,3 +68,12 @@ def test_all_links_of_one_worker_are_its_own_connection():
 
 def test_no_answer_is_no_finding():
     assert interpret(ProbeOrder(matrix=("n0.g0",)), ProbeResult()) == []
+
+
+def test_a_control_that_has_just_become_slow_does_not_make_a_slow_worker_look_faster():
+    order = order_probe(["n0.g0"], [], ["n1.g0", "n2.g0"])
+    assert order.controls == ("n1.g0", "n2.g0")
+    times = {"n0.g0": 0.03, "n1.g0": 0.02, "n2.g0": 0.01}
+    (finding,) = interpret(order, ProbeResult(matrix=times))
+    assert finding.who == ("n0.g0",)
+    assert finding.factor == pytest.approx(3.0)

@@ -30,7 +30,7 @@ def expected() -> dict[str, tuple[Expected, ...]]:
 
 
 class Run:
-    """Workers in a row, in virtual time: one beat of everybody per interval."""
+    """Workers in a row, in virtual time: one beat of every worker per interval."""
 
     def __init__(self, tuning=TUNING) -> None:
         self.watch = ProgressWatch(expected(), 0, tuning)
@@ -73,7 +73,7 @@ def test_every_tenth_step_may_be_much_slower(factor):
     assert run.verdicts == []
 
 
-def test_the_one_that_all_wait_for_is_hung_and_nobody_else():
+def test_the_one_that_all_wait_for_is_hung_and_no_other_worker():
     run = Run()
     for _ in range(40):
         run.full_step()
@@ -113,7 +113,7 @@ def test_an_exit_is_believed_at_once():
     assert (verdict.kind, verdict.reason) == (DEAD, "n1.g0: ended with signal 9")
 
 
-def test_a_pause_of_the_reader_kills_nobody():
+def test_a_pause_of_the_reader_kills_no_worker():
     run = Run()
     for _ in range(3):
         run.full_step()

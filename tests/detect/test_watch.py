@@ -33,7 +33,7 @@ def test_a_slow_member_is_found_with_its_level():
     assert shift.confidence > 0.99
 
 
-def test_what_happens_to_all_is_nobodys_fault():
+def test_what_happens_to_all_is_no_fault_of_one():
     watch = watch_of(0, 0, 0, 0)
     assert feed(watch, 20, m0=0.3, m1=0.3, m2=0.3, m3=0.3) == []
     assert np.median(watch.common) == pytest.approx(0.3, abs=0.02)
@@ -65,7 +65,7 @@ def test_a_small_lasting_difference_becomes_usual():
     assert watch.baseline[3] == pytest.approx(0.015, abs=0.008)
 
 
-def test_small_classes_are_compared_with_everybody():
+def test_small_classes_are_compared_with_every_worker():
     (shift,) = feed(watch_of(0, 1, 2, 3, 4), 8, m2=0.2)
     assert shift.member == 2
 
@@ -86,5 +86,5 @@ def test_state_is_plain_and_complete():
     assert feed(other, 10, seed=1) == feed(watch, 10, seed=1)
 
 
-def test_nobody_to_watch():
+def test_no_worker_to_watch():
     assert watch_of().update(np.zeros(0)) == []

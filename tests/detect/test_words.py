@@ -13,7 +13,7 @@ def verdicts(plan, *shifts: Shift):
     watch = Watch(classes)
     for shift in shifts:
         watch.level[shift.member] = shift.new
-    return worker_verdicts(plan, layout, watch, shifts, 9)
+    return worker_verdicts(plan, layout, watch, shifts, 9, knows_work=True)
 
 
 def test_a_worker_is_told_with_role_peers_and_noise():
@@ -46,5 +46,5 @@ def test_a_ring_is_probed_link_by_link():
     assert "reduction of 4 takes" in verdict.reason
 
 
-def test_a_common_cause_names_nobody():
+def test_a_common_cause_names_no_worker():
     assert describe_common(0.1, 3, 1).who == ()

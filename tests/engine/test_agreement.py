@@ -1,11 +1,14 @@
-"""The agreement that ends a step: the same values for everybody."""
+"""The agreement that ends a step: the same values for every worker."""
 
 from math import inf, isnan, nan, sqrt
+from threading import Event
 
 import pytest
 import torch
 
-from holdfast.engine.agreement import Ballot, agree, clip_factor
+from holdfast.engine.agreement import AgreementTree, Ballot, agree, clip_factor
+from holdfast.plan import agreement_tree
+from holdfast.plan.agreement_tree import agreement_groups
 from support.live_groups import crew
 
 WORKERS = ("n0.g0", "n0.g1", "n0.g2")
@@ -21,7 +24,7 @@ def agree_together(ballots, clip_norm=None):
     def work(communicator):
         group = communicator.make("all", WORKERS, 0)
         ballot = ballots[WORKERS.index(communicator.worker)]
-        return agree(ballot, group, clip_norm, step=4, epoch=2)
+        return agree(ballot, AgreementTree([group], len(WORKERS)), clip_norm, step=4, epoch=2)
 
     with crew(*WORKERS) as members:
         return list(members.together(work).values())
@@ -113,3 +116,55 @@ def test_the_clip_factor_is_torchs(norm, limit):
 def test_no_limit_no_clipping():
     assert clip_factor(1e9, None) == 1.0
     assert clip_factor(inf, 1.0) == 0.0
+
+
+MANY = ("n0.g0", "n1.g0", "n1.g1", "n2.g0", "n2.g1", "n3.g0", "n3.g1")
+
+
+@pytest.fixture
+def small_tree(monkeypatch):
+    """A group per node, one over two of these, and the root; the first node has one worker."""
+    monkeypatch.setattr(agreement_tree, "NODES_OF_A_LEAF", 1)
+    monkeypatch.setattr(agreement_tree, "FAN_OUT", 2)
+    return agreement_groups(MANY, max_flat=2)
+
+
+def live_tree(communicator, tree):
+    worker = communicator.worker
+    mine = [members for members in tree if worker in members and len(members) > 1]
+    groups = [communicator.make("all", members, 0) for members in mine]
+    return AgreementTree(groups, len(MANY), has_root=worker in tree[-1])
+
+
+def test_a_tree_gives_all_the_same_bits(small_tree):
+    assert len(small_tree) == 7
+
+    def work(communicator):
+        live = live_tree(communicator, small_tree)
+        number = MANY.index(communicator.worker) + 1
+        own = ballot(number / 3, 0.1 * number, loss_sum=number, num_tokens=number, ready=5)
+        return agree(own, live, 1.0, step=4, epoch=2)
+
+    with crew(*MANY) as members:
+        first, *others = members.together(work).values()
+    assert all(other == first for other in others)
+    assert first.outcome.num_tokens == 28
+    assert first.switch == 5
+
+
+@pytest.mark.parametrize("late", ["n0.g0", "n1.g1", "n2.g0", "n3.g1"])
+def test_a_tree_ends_nowhere_before_all_have_entered(small_tree, late):
+    ended, entered = [], Event()
+
+    def work(communicator):
+        live = live_tree(communicator, small_tree)
+        if communicator.worker == late:
+            assert not entered.wait(0.2)
+            assert ended == []
+        live.add_up(torch.zeros(3))
+        entered.set()
+        ended.append(communicator.worker)
+
+    with crew(*MANY) as members:
+        members.together(work)
+    assert sorted(ended) == sorted(MANY)

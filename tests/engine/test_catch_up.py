@@ -60,7 +60,7 @@ def test_a_source_that_dies_is_replaced():
     assert {"n0.g0#2", "n0.g2#2"} <= seated(job)
 
 
-def test_a_slow_transfer_stops_nobody(monkeypatch):
+def test_a_slow_transfer_stops_no_worker(monkeypatch):
     """Every unit is held back until the others have done a step more; the joiner still comes in
     with the right bits.
     """

@@ -9,12 +9,13 @@ from holdfast.engine.background import Background
 from holdfast.engine.change import PendingChange
 from holdfast.engine.groups import GroupBroken
 from holdfast.plan.build import regular_plan
+from holdfast.plan.feeding import UnitSource
 from holdfast.plan.transition import plan_transition
 from support.training import Task
 
 PLAN = regular_plan(Task().units, replicas=3, micro_batches=4)
 TRANSITION = plan_transition(PLAN, PLAN)
-JOINERS = (Joiner("n0.g2", {0: "n0.g0"}),)
+JOINERS = (Joiner("n0.g2", {0: (UnitSource("n0.g0"),)}),)
 
 
 class Feeder:
@@ -36,7 +37,7 @@ def done(result=None):
 
 def failed():
     def fail():
-        raise GroupBroken("nobody came")
+        raise GroupBroken("no worker came")
 
     made = Background("failed", fail)
     made.join()
@@ -75,7 +76,7 @@ def test_it_is_entered_when_all_is_made(gate, late):
     assert change.is_prepared(0)
 
 
-def test_and_when_everybody_who_is_fed_is_current():
+def test_and_when_every_worker_that_is_fed_is_current():
     feeder = Feeder()
     change = make(links=done([feeder]), joiners=JOINERS)
     assert not change.is_prepared(4)
@@ -84,11 +85,11 @@ def test_and_when_everybody_who_is_fed_is_current():
 
 @pytest.mark.parametrize("bad", ["building", "meeting", "links"])
 def test_one_that_cannot_be_prepared_says_why(bad):
-    assert make(**{bad: failed()}).failure() == "nobody came"
+    assert make(**{bad: failed()}).failure() == "no worker came"
     assert make().failure() == ""
 
 
-def test_when_it_is_given_up_nobody_is_fed_any_more():
+def test_when_it_is_given_up_no_worker_is_fed_any_more():
     feeder = Feeder()
     make(links=done([feeder]), joiners=JOINERS).close("void")
     assert feeder.why_closed == "void"

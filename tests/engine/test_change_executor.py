@@ -1,4 +1,4 @@
-"""Planned changes that a failure catches half way: entered by all or by nobody."""
+"""Planned changes that a failure catches half way: entered by all workers or by none."""
 
 import pytest
 import torch.distributed as dist

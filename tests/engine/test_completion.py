@@ -52,7 +52,7 @@ def test_a_death_while_a_message_is_sent():
 
 
 @pytest.mark.parametrize("phase", ["forward", "reduce 2", "agree", "agreed"])
-def test_a_broken_connection_without_a_death_costs_nobody_its_place(phase):
+def test_a_broken_connection_without_a_death_costs_no_worker_its_place(phase):
     job = survive(REPLICAS, Fault("n0.g0", 1, phase, "break"))
     assert {member.name for member, _ in job.recoveries} == set(REPLICAS.workers)
 

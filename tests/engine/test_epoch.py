@@ -1,23 +1,15 @@
 """What belongs to one plan."""
 
-import pytest
 import torch.distributed as dist
 
 from holdfast.control.worker_reports import Planned
 from holdfast.engine.epoch import TrainerConfig
-from holdfast.engine.runnable import check_runnable
 from holdfast.engine.scripted import scripted_trainer
-from holdfast.errors import HoldfastError
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
 from support.training import SMALL, Task
 
 TASK = Task(num_steps=3)
-
-
-def test_a_shard_axis_is_refused():
-    with pytest.raises(HoldfastError, match="shard degree 2"):
-        check_runnable(regular_plan(TASK.units, shard=2, micro_batches=2))
 
 
 def test_checksums_are_of_what_several_hold():

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from holdfast.engine import exchange
+from holdfast.engine.boundary import PlanBoundaries
 from holdfast.engine.exchange import Messages
 from holdfast.errors import InternalError
+from holdfast.models.model import LlamaModel
 from holdfast.plan.action_lists import lower
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Plan
@@ -27,8 +29,7 @@ def make(plan: Plan, worker: str, backend: str = "gloo"):
         links,
         lists[layout.lane_of_worker[worker]],
         backend=backend,
-        width=32,
-        dtype=torch.float64,
+        boundaries=PlanBoundaries(LlamaModel(TASK.shape), plan, torch.float64),
         device=CPU,
     )
     return messages, links
@@ -140,7 +141,7 @@ def test_the_end_waits_for_what_was_sent():
     assert len(links.received) == 6 + exchange.AHEAD["gloo"]
 
 
-def test_a_message_that_nobody_sends_or_takes_is_our_bug():
+def test_a_message_that_no_worker_sends_or_takes_is_our_bug():
     messages, _ = make(PIPE, "n0.g2")
     messages.begin(TASK.data, 0)
     with pytest.raises(InternalError, match=r"no worker sends F9 to r0.s2"):

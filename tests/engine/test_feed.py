@@ -5,34 +5,29 @@ import threading
 
 import torch
 
-from holdfast.control.report import Outcome
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.feed import (
     CHUNK_BYTES,
+    HEADER_BYTES,
     RESULTS_PER_STEP,
     Buffer,
-    Feeder,
     FeedHeader,
     chunks,
-    fed_pieces,
-    gradients_of,
     pack_header,
+    results_of,
     state_of,
     unpack_header,
 )
-from holdfast.engine.optimizer import SliceOptimizer
+from holdfast.engine.state import pack
 from holdfast.plan.build import regular_plan
+from holdfast.plan.feeding import needed_pieces
 from support.engine_parts import make_state
+from support.feeding import PAIR, Source, outcome, set_gradients
 from support.live_groups import crew
 from support.training import TIED, Task
 
 UNITS = Task().units
-PAIR = regular_plan(UNITS, replicas=2, micro_batches=2)
 TIED_STAGES = regular_plan(Task(shape=TIED).units, replicas=2, stages=2, micro_batches=2)
-
-
-def outcome(step, applied=True):
-    return Outcome(step, 1, 1.0, 8, 1.0, 0.5, applied)
 
 
 def test_a_header_travels_as_it_is():
@@ -46,52 +41,17 @@ def test_large_payloads_go_in_chunks():
 
 
 def test_every_tensor_of_a_joiner_is_given_once():
-    pieces = fed_pieces(PAIR, "n0.g1")
+    pieces = needed_pieces(PAIR, "n0.g1")
     assert list(pieces) == [0, 1, 2, 3, 4]
-    names = [name for found in pieces.values() for name, _ in found]
+    names = [tensor.name for found in pieces.values() for tensor, _ in found]
     assert sorted(names) == sorted(tensor.name for unit in UNITS for tensor in unit.tensors)
 
 
 def test_a_tied_tensor_goes_with_the_unit_that_the_joiner_has():
-    first, last = fed_pieces(TIED_STAGES, "n0.g2"), fed_pieces(TIED_STAGES, "n0.g3")
+    first, last = needed_pieces(TIED_STAGES, "n0.g2"), needed_pieces(TIED_STAGES, "n0.g3")
     tied = TIED_STAGES.units[0].tensors[0].name
-    assert tied in [name for name, _ in first[0]]
-    assert tied in [name for name, _ in last[4]]
-
-
-def set_gradients(state, step):
-    generator = torch.Generator().manual_seed(step)
-    for piece in state.slices.values():
-        shape = piece.parameter.shape
-        piece.parameter.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-class Source:
-    """A worker that trains alone, with gradients out of thin air."""
-
-    def __init__(self):
-        self.state = make_state(PAIR, "n0.g0")
-        self.optimizer = SliceOptimizer(Task().optimizer, self.state, 0)
-        self.lock = threading.Lock()
-        self.version = self.num_updates = 0
-
-    def feeder(self, group, pieces, lineage=0):
-        def where():
-            return self.version, self.num_updates
-
-        return Feeder(
-            group, "n0.g1", pieces, self.state, lock=self.lock, where=where, lineage=lineage
-        )
-
-    def step(self, number, feeder=None, applied=True):
-        with self.lock:
-            set_gradients(self.state, number)
-            told = outcome(number, applied)
-            if applied:
-                self.optimizer.apply(number, told)
-            self.version, self.num_updates = number + 1, self.num_updates + applied
-            if feeder is not None:
-                feeder.give_result(told)
+    assert tied in [tensor.name for tensor, _ in first[0]]
+    assert tied in [tensor.name for tensor, _ in last[4]]
 
 
 def feed_while_training(num_steps, skipped=()):
@@ -99,8 +59,10 @@ def feed_while_training(num_steps, skipped=()):
     source, joiner = Source(), make_state(PAIR, "n0.g1")
     with crew("n0.g0", "n0.g1") as members:
         groups = members.make("feed", ("n0.g0", "n0.g1"))
-        pieces = fed_pieces(PAIR, "n0.g1")
-        catch_up = CatchUp(joiner, {"n0.g0": groups["n0.g1"]}, Task().optimizer, 3)
+        pieces = needed_pieces(PAIR, "n0.g1")
+        catch_up = CatchUp(
+            joiner, {"n0.g0": groups["n0.g1"]}, {"n0.g0": pieces}, Task().optimizer, 3
+        )
         feeder = source.feeder(groups["n0.g0"], pieces, lineage=3)
         for step in range(num_steps):
             source.step(step, feeder, applied=step not in skipped)
@@ -124,8 +86,10 @@ def test_a_unit_once_given_stays_current_whatever_happens_meanwhile():
     assert catch_up.outcome is not None
     assert catch_up.outcome.step == step - 1
     assert catch_up.num_updates == step - 2
-    for unit, pieces in fed_pieces(PAIR, "n0.g1").items():
-        assert torch.equal(state_of(source.state, pieces), state_of(joiner, pieces)), unit
+    for unit, pieces in needed_pieces(PAIR, "n0.g1").items():
+        assert torch.equal(pack(state_of(source.state, pieces)), pack(state_of(joiner, pieces))), (
+            unit
+        )
 
 
 class SlowLink:
@@ -138,7 +102,7 @@ class SlowLink:
     def send(self, tensor, peer):
         self.begun.set()
         assert self.go.wait(10)
-        if tensor.dtype == torch.uint8:
+        if tensor.numel() == HEADER_BYTES:
             self.sent.put(unpack_header(tensor).kind)
         return self
 
@@ -151,7 +115,7 @@ class SlowLink:
 
 def test_what_has_piled_up_is_not_sent_in_one_burst():
     source, link = Source(), SlowLink()
-    feeder = source.feeder(link, {0: fed_pieces(PAIR, "n0.g1")[0]})
+    feeder = source.feeder(link, {0: needed_pieces(PAIR, "n0.g1")[0]})
     assert link.begun.wait(10)
     for step in range(8):
         source.step(step, feeder)
@@ -167,10 +131,10 @@ def test_what_has_piled_up_is_not_sent_in_one_burst():
 def test_gradients_are_those_of_the_pieces():
     source = Source()
     set_gradients(source.state, 1)
-    pieces = fed_pieces(PAIR, "n0.g1")[0]
-    found = gradients_of(source.state, pieces)
-    for (name, _), part in zip(pieces, found, strict=True):
-        gradient = source.state.slices[name].parameter.grad
+    pieces = needed_pieces(PAIR, "n0.g1")[0]
+    found = results_of(source.state, pieces)
+    for (tensor, _), part in zip(pieces, found, strict=True):
+        gradient = source.state.slices[tensor.name].parameter.grad
         assert torch.equal(part, gradient)
         assert part.data_ptr() == gradient.data_ptr(), "a view"
 
@@ -179,7 +143,7 @@ def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
     source = Source()
     with crew("n0.g0", "n0.g1") as members:
         groups = members.make("feed", ("n0.g0", "n0.g1"))
-        pieces = fed_pieces(PAIR, "n0.g1")
+        pieces = needed_pieces(PAIR, "n0.g1")
         feeder = source.feeder(groups["n0.g0"], pieces)
         groups["n0.g1"].wake("dead")
         feeder.join(10)
@@ -189,8 +153,8 @@ def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
 
 
 def test_memory_is_used_again():
-    buffer, example = Buffer(), torch.empty(0, dtype=torch.float64)
-    first = buffer.take(8, example)
-    assert first.dtype == torch.float64
-    assert buffer.take(4, example).data_ptr() == first.data_ptr()
-    assert buffer.take(16, example).numel() == 16
+    buffer = Buffer()
+    first = buffer.take(8)
+    assert first.dtype == torch.uint8
+    assert buffer.take(4).data_ptr() == first.data_ptr()
+    assert buffer.take(16).numel() == 16

@@ -38,6 +38,33 @@ def test_all_reduce(op, expected):
         assert members.together(work) == dict.fromkeys(THREE, [expected] * 5)
 
 
+def test_gather_and_scatter():
+    """Every member's part one behind the other; of the sum, every member its part."""
+
+    def work(communicator):
+        group = communicator.make("shard", THREE, 0)
+        own = torch.arange(2.0) + 10 * group.rank
+        gathered, part = torch.empty(6), torch.empty(2)
+        group.gather_async(gathered, own).wait()
+        group.scatter_async(part, gathered).wait()
+        return gathered.tolist(), part.tolist()
+
+    with crew(*THREE) as members:
+        found = members.together(work)
+    whole = [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]
+    sums = [[0.0, 3.0], [30.0, 33.0], [60.0, 63.0]]
+    assert found == {name: (whole, sums[rank]) for rank, name in enumerate(THREE)}
+
+
+def test_a_gather_that_a_member_never_joins_can_be_given_up():
+    with crew(*PAIR) as members:
+        group = members.make("shard", PAIR)[PAIR[0]]
+        pending = group.gather_async(torch.empty(4), torch.ones(2))
+        group.wake("a freeze")
+        with pytest.raises(GroupBroken, match="a freeze"):
+            pending.wait()
+
+
 def test_messages_arrive_in_their_order_in_both_directions():
     def work(communicator):
         group = communicator.make("link", PAIR, 0)
@@ -78,7 +105,7 @@ def test_groups_of_two_epochs_are_apart():
         assert members.together(work) == dict.fromkeys(PAIR, (2.0, 10.0))
 
 
-def test_a_group_of_one_needs_nobody():
+def test_a_group_of_one_needs_no_worker():
     with crew("n0.g0") as members:
         group = members.communicators["n0.g0"].make("all", ["n0.g0"], 0)
         assert (group.size, group.rank) == (1, 0)

@@ -7,6 +7,7 @@ import torch
 
 from holdfast.control.report import Member
 from holdfast.control.worker import WorkerMachine
+from holdfast.engine.boundary import PlanBoundaries
 from holdfast.engine.completion import Slots
 from holdfast.engine.exchange import Messages
 from holdfast.engine.interpreter import EpochParts, Interpreter, StepContext
@@ -15,6 +16,7 @@ from holdfast.engine.mesh import Mesh
 from holdfast.engine.optimizer import SliceOptimizer
 from holdfast.engine.reduction import Reduction
 from holdfast.errors import InternalError
+from holdfast.models.model import LlamaModel
 from holdfast.plan.action_lists import lower
 from holdfast.plan.actions import parse_line
 from holdfast.plan.build import regular_plan
@@ -35,6 +37,9 @@ class Counting:
 
     def shape(self, step, index):
         return self._data.shape(step, index)
+
+    def documents(self, step, index):
+        return None
 
     def micro_batch(self, step, index):
         self.made[step, index] += 1
@@ -74,8 +79,7 @@ class Machine:
             self.links,
             actions,
             backend="gloo",
-            width=32,
-            dtype=torch.float64,
+            boundaries=PlanBoundaries(LlamaModel(TASK.shape), plan, torch.float64),
             device=CPU,
         )
         parts = EpochParts(
@@ -175,7 +179,7 @@ def test_what_is_not_finite_is_not_applied():
     assert not machine.interpreter.run_step(0).outcome.applied
     for name, piece in machine.state.slices.items():
         assert torch.equal(piece.parameter, before[name])
-        assert not piece.exp_avg.any()
+        assert not piece.state["exp_avg"].any()
 
 
 @pytest.mark.parametrize(

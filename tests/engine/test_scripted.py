@@ -33,17 +33,17 @@ def link(worker, *plans, num_steps=10):
     return ScriptedLink(worker, [Planned(s, p) for s, p in plans], num_steps, Listener())
 
 
-def enter(script, ledger, order):
-    ledger.enter(order)
-    script.tell(ledger.state())
+def enter(script, position, order):
+    position.enter(order)
+    script.tell(position.state())
 
 
 def test_every_order_comes_when_the_one_before_is_entered():
-    script, ledger = link("n0.g0", (0, ONE), (4, TWO)), WorkerPosition(Member("n0.g0", 1))
+    script, position = link("n0.g0", (0, ONE), (4, TWO)), WorkerPosition(Member("n0.g0", 1))
     start = script.wait(0)
     assert (start.kind, start.number, start.at_step) == ("start", 1, 0)
     assert script.wait(0) is None
-    enter(script, ledger, start)
+    enter(script, position, start)
     change = script.wait(0)
     assert (change.kind, change.number, change.at_step) == ("change", 2, 4)
     script.finished(10)
@@ -51,27 +51,27 @@ def test_every_order_comes_when_the_one_before_is_entered():
 
 
 def test_a_plan_after_the_last_step_is_left_out():
-    script, ledger = link("n0.g0", (0, ONE), (10, TWO)), WorkerPosition(Member("n0.g0", 1))
-    enter(script, ledger, script.wait(0))
+    script, position = link("n0.g0", (0, ONE), (10, TWO)), WorkerPosition(Member("n0.g0", 1))
+    enter(script, position, script.wait(0))
     assert script.wait(0) is None
 
 
 def test_who_will_never_have_a_role_may_leave():
-    script, ledger = link("n0.g1", (0, ONE)), WorkerPosition(Member("n0.g1", 1))
-    enter(script, ledger, script.wait(0))
+    script, position = link("n0.g1", (0, ONE)), WorkerPosition(Member("n0.g1", 1))
+    enter(script, position, script.wait(0))
     assert script.wait(0) == Leave()
 
 
 def test_a_stop_is_passed_on_once():
-    script, ledger = link("n0.g0", (0, ONE)), WorkerPosition(Member("n0.g0", 1))
+    script, position = link("n0.g0", (0, ONE)), WorkerPosition(Member("n0.g0", 1))
     script._listener.stop = True
-    enter(script, ledger, script.wait(0))
+    enter(script, position, script.wait(0))
     assert script.wait(0) == Stop()
     assert script.wait(0) is None
 
 
 def test_a_broken_group_ends_the_run():
-    script, ledger = link("n0.g0", (0, ONE)), WorkerPosition(Member("n0.g0", 1))
-    ledger.on_broken("a peer is gone")
+    script, position = link("n0.g0", (0, ONE)), WorkerPosition(Member("n0.g0", 1))
+    position.on_broken("a peer is gone")
     with pytest.raises(GroupBroken, match="a peer is gone"):
-        script.tell(ledger.state())
+        script.tell(position.state())

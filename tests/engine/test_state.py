@@ -2,8 +2,17 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.engine.state import KINDS, build_state, fresh_slices, local_index
+from holdfast.engine.state import (
+    build_state,
+    fresh_slices,
+    local_index,
+    num_bytes_of,
+    pack,
+    unpack,
+)
 from holdfast.errors import InternalError
 from holdfast.models.llama import initial_state
 from holdfast.models.model import LlamaModel
@@ -33,18 +42,18 @@ def test_a_worker_holds_what_the_holder_map_says(tensor):
         for name, piece in state.slices.items():
             index = local_index(tuple((0, size) for size in whole[name].shape), piece.box)
             assert torch.equal(piece.parameter, whole[name][index])
-            assert not piece.exp_avg.any()
-            assert not piece.exp_avg_sq.any()
+            assert list(piece.state) == ["exp_avg", "exp_avg_sq"]
+            assert not any(values.any() for values in piece.state.values())
 
 
 def test_a_part_is_a_view():
     state = make_state(regular_plan(UNITS, tensor=2, micro_batches=2), "n0.g1")
     piece = state.slices["block.0.wq"]
     assert piece.box == ((16, 32), (0, 32))
-    for kind in KINDS:
+    for kind in piece.kinds:
         piece.part(kind, ((20, 22), (5, 6))).fill_(9.0)
-        assert int((getattr(piece, kind) == 9.0).sum()) == 2
-        assert getattr(piece, kind)[4, 5] == 9.0
+        assert int((piece.whole(kind) == 9.0).sum()) == 2
+        assert piece.whole(kind)[4, 5] == 9.0
 
 
 def test_modules_compute_with_the_slices():
@@ -105,3 +114,18 @@ def test_dtype_and_place_reach_the_slices():
     assert {piece.parameter.dtype for piece in state.slices.values()} == {torch.float32}
     assert {unit.place.tensor_rank for unit in state.units.values()} == {2}
     assert SMALL.num_heads % 3
+
+
+@given(st.data())
+def test_parts_of_any_kinds_travel_as_bytes(data):
+    """Wherever one ends and the next begins: dtypes of other widths lie behind each other."""
+    dtypes = st.sampled_from([torch.float64, torch.float32, torch.bfloat16])
+    shapes = st.lists(st.integers(1, 4), max_size=2).map(tuple)
+    drawn = data.draw(st.lists(st.tuples(shapes, dtypes), min_size=1, max_size=6))
+    given_parts = [torch.randn(shape, dtype=torch.float64).to(dtype) for shape, dtype in drawn]
+    taken = [torch.full_like(part, torch.nan) for part in given_parts]
+    packed = pack(given_parts)
+    assert packed.numel() == num_bytes_of(given_parts)
+    unpack(packed, taken)
+    for one, other in zip(given_parts, taken, strict=True):
+        assert torch.equal(one, other)

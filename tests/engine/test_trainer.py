@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import isfinite
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
@@ -122,7 +123,7 @@ def test_someone_without_a_role_has_nothing_to_do():
 
 
 def test_someone_who_waits_for_a_role_can_be_stopped():
-    """Also while its groups cannot be made, as nobody else is there."""
+    """Also while its groups cannot be made, as no other worker is there."""
     plans = [(0, regular()), (1, regular(first=1))]
     trainer = alone(plans, Notes(stop_after=0), worker="n0.g1", timeout_ms=300)
     assert trainer.run() == 0
@@ -148,9 +149,10 @@ def test_a_group_that_breaks_inside_other_code_is_a_broken_group():
 
 
 def test_what_the_engine_cannot_run_is_refused():
-    sharded = regular_plan(UNITS, shard=2, micro_batches=2)
-    with pytest.raises(HoldfastError, match=r"r0.s0 has shard degree 2; the engine runs only the"):
-        check_runnable(sharded)
+    whole = regular_plan(UNITS, tensor=2, micro_batches=2)
+    stage = msgspec.structs.replace(whole.stages[0], axes=(("context", 2),))
+    with pytest.raises(HoldfastError, match=r"r0.s0 has context degree 2; the engine runs the"):
+        check_runnable(msgspec.structs.replace(whole, stages=(stage,)))
     stages = [make_stage(0, 0, 0, 2, 0), make_stage(0, 1, 2, 5, 0, 1)]
     two_cuts = make_plan(Task(shape=TIED).units, stages, [2])
     with pytest.raises(HoldfastError, match=r"n0.g0 would hold embed.weight in 2 cuts"):
@@ -180,7 +182,7 @@ def test_one_who_asks_for_a_stop_stops_all_after_the_same_step(cluster):
 
 
 @pytest.mark.process
-def test_a_stop_before_a_change_leaves_nobody_behind(cluster):
+def test_a_stop_before_a_change_leaves_no_worker_behind(cluster):
     """The groups of the next plan are there or on their way; the newcomer waits for its role."""
     plans = [(0, regular(stages=2)), (40, regular(first=1, stages=2))]
     stops = {"n0.g0": 2, "n0.g2": 0}
@@ -202,7 +204,7 @@ def test_checksums_only_when_asked_for(cluster):
 
 @pytest.mark.process
 def test_a_step_that_is_not_finite_is_skipped_by_all(cluster):
-    """An absurd learning rate spoils the model in step 0; from then on nobody applies anything."""
+    """An absurd learning rate spoils the model in step 0; from then on nothing is applied."""
     task = Task(
         num_steps=4, optimizer=OptimizerConfig(learning_rate=1e200, weight_decay=0.0, clip_norm=0.0)
     )
@@ -236,7 +238,8 @@ def test_run_after_run_leaves_nothing_behind(cluster):
     for told in run.workers.values():
         counts = told.resources
         print(f"(file descriptors, threads) after each of {len(counts)} runs: {counts}")
-        assert len(set(counts[1:])) == 1
+        # Fewer is no leak: the kernel may list a thread that has ended for a moment.
+        assert all(a <= b for later in counts[2:] for a, b in zip(later, counts[1], strict=True))
     assert_equal_to_reference(run)
 
 

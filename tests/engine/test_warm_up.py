@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from holdfast.engine.boundary import PlanBoundaries
 from holdfast.engine.state import build_state, fresh_slices
 from holdfast.engine.warm_up import warm_up
 from holdfast.models.model import LlamaModel
@@ -41,7 +42,7 @@ def test_every_worker_of_a_plan(task, degrees):
             model.fill(piece.parameter, piece.tensor, piece.box)
         before = {name: piece.parameter.clone() for name, piece in state.slices.items()}
         reached = watch_gradients(state)
-        warm_up(plan, state, task.data, model.width)
+        warm_up(plan, state, task.data, PlanBoundaries(model, plan, torch.float64))
         assert reached == set(state.slices), "forward and backward through everything"
         for name, piece in state.slices.items():
             assert piece.parameter.grad is None

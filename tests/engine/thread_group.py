@@ -30,7 +30,7 @@ class ThreadGroup:
         self.board.slots[self.rank] = tensor.detach().clone()
         self.board.barrier.wait()
         brought = torch.stack(list(self.board.slots))
-        # All are done reading before anybody writes for the next call.
+        # All are done reading before any worker writes for the next call.
         self.board.barrier.wait()
         with torch.no_grad():
             tensor.copy_(brought.sum(0) if op == "sum" else brought.amax(0))

@@ -74,7 +74,7 @@ def _add_unit(whole, parts):
         at = tuple(slice(low, high) for low, high in box)
         whole[at] += gradient
         taken[at] += 1
-    assert taken.min() >= 1, "somebody holds every element"
+    assert taken.min() >= 1, "a worker holds every element"
     for box, kind, _ in parts:
         at = tuple(slice(low, high) for low, high in box)
         assert (taken[at].max() > 1) == (kind == "partial"), f"{box} is not {kind}"

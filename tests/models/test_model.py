@@ -12,7 +12,7 @@ SHAPE = llama_shape("llama-tiny")
 
 def test_units_are_those_of_the_plan():
     model = LlamaModel(SHAPE)
-    assert model.width == SHAPE.dim
+    assert model.boundary(1, 2, 3, torch.float64) == (((2, 3, SHAPE.dim), torch.float64, True),)
     for number, unit in enumerate(llama_units(SHAPE)):
         built = model.build_unit(number, UnitPlacement(1, 2))
         assert built.boxes == build_unit(SHAPE, unit.name, UnitPlacement(1, 2)).boxes

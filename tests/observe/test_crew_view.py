@@ -3,57 +3,73 @@
 import io
 
 import msgspec
+import pytest
 from rich.console import Console
 
-from holdfast.observe.crew_view import CrewView, LiveCrew, describe
-from holdfast.observe.events import CoordinatorStarted, Decided, FaultInjected, WorkersReady
+from holdfast.observe.crew_view import CrewView, LiveCrew
+from holdfast.observe.events import ProtectionChanged, WorkersReady
 from holdfast.plan.build import regular_plan
 from support.job_events import CHANGED, RECOVERED, STARTED, step
 from support.random_plans import make_units
 
 PLAN = regular_plan(make_units(2), replicas=2, stages=2, micro_batches=2)
+LARGE = regular_plan(make_units(2), replicas=40, stages=2, micro_batches=40)
 BACK = msgspec.structs.replace(CHANGED, joining=("n0.g1",), leaving=())
+READY = WorkersReady(seconds=1.0, pids={})
 
 
-def drawn(view):
-    console = Console(file=io.StringIO(), width=100)
-    console.print(view.render())
+def drawn(view, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(view.render(width))
     return console.file.getvalue()
 
 
-def test_who_is_there_and_where_the_job_is():
-    view = CrewView(PLAN)
-    assert drawn(view).count("starting") == 4
-    for event in (STARTED, WorkersReady(seconds=1.0, pids={}), step(3, 0.1, 2.5)):
-        view.hear(event)
-    text = drawn(view)
-    assert "step 4/5" in text
+def view_of(*events, plan=PLAN):
+    view = CrewView(plan)
+    for event in events:
+        view.update(event)
+    return view
+
+
+def test_which_workers_are_there_and_where_the_job_is():
+    assert drawn(CrewView(PLAN)).count("starting") == 4
+    text = drawn(view_of(STARTED, READY, step(3, 0.1, 2.5)))
+    assert "step 4/5 [####" in text
     assert "loss 2.5000" in text
     assert text.count("alive") == 4
 
 
 def test_a_worker_is_lost_and_comes_back():
-    view = CrewView(PLAN)
-    view.hear(WorkersReady(seconds=1.0, pids={}))
-    view.hear(RECOVERED)
+    view = view_of(READY, RECOVERED)
     assert "n0.g1 lost" in drawn(view)
-    view.hear(BACK)
+    view.update(BACK)
     assert "n0.g1 alive" in drawn(view)
 
 
-def test_what_is_worth_a_line():
-    assert describe(Decided(reason="rarer", details={"every": "2"}))[1] == "rarer"
-    fault = FaultInjected(fault="SIGKILL", target="n0.g3", step=5)
-    assert describe(fault) == ("bold red", "fault on purpose: SIGKILL for n0.g3")
-    assert "2 micro-batches done again" in describe(RECOVERED)[1]
-    assert "n0.g1 joined" in describe(BACK)[1]
-    assert "coordinator 2" in describe(CoordinatorStarted(term=2))[1]
-    assert describe(step(3, 0.1)) == describe(STARTED) == ("", "")
+def test_what_it_is_protected_against():
+    told = ProtectionChanged(against=("any one worker",), not_against=("all nodes",))
+    assert "protected against the loss of any one worker; not: all nodes" in drawn(view_of(told))
 
 
-def test_lines_where_there_is_no_terminal():
-    console = Console(file=io.StringIO(), width=100)
+@pytest.mark.parametrize(("plan", "width"), [(PLAN, 40), (LARGE, 200)])
+def test_without_room_for_a_table_there_is_a_line(plan, width):
+    text = drawn(view_of(STARTED, READY, RECOVERED, step(3, 0.1, 2.5), plan=plan), width)
+    assert "replica 0" not in text
+    number = len(plan.workers)
+    assert f"{number} workers: {number - 1} alive, 1 lost (n0.g1)" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_worker_that_the_plan_did_not_know():
+    spare = msgspec.structs.replace(CHANGED, joining=("n7.g0",), leaving=("n0.g1",))
+    assert "5 workers: 4 alive, 1 left" in drawn(view_of(READY, spare))
+
+
+def test_lines_stay_above():
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
     with LiveCrew(console, PLAN) as live:
-        live(RECOVERED)
-        live(step(3, 0.1))
-    assert console.file.getvalue().startswith("after 6 steps: recovered without n0.g1")
+        for event in (STARTED, READY, RECOVERED, step(3, 0.1)):
+            live(event)
+    text = console.file.getvalue()
+    assert "after 6 steps: recovered without n0.g1" in text
+    assert "replica 1" in text

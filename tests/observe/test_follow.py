@@ -1,5 +1,6 @@
 from holdfast.observe.follow import Follower, RunReader
 from holdfast.observe.journal import Journal
+from holdfast.observe.run_clock import start_clock
 from support.job_events import CHANGED, STARTED, step
 
 
@@ -8,7 +9,7 @@ def test_events_come_once_and_in_their_order(tmp_path):
     follower = Follower(*paths)
     assert follower.read() == []
     sizes = []
-    with Journal(*paths) as journal:
+    with Journal(*paths, start_clock().stamp) as journal:
         for event in (STARTED, step(0, 1.0), CHANGED, step(1, 1.0)):
             journal.write(event)
             sizes.append(journal.sizes)
@@ -19,7 +20,7 @@ def test_events_come_once_and_in_their_order(tmp_path):
 
 def test_a_torn_line_is_read_when_it_is_whole(tmp_path):
     paths = tmp_path / "journal.jsonl", tmp_path / "metrics.jsonl"
-    with Journal(*paths) as journal:
+    with Journal(*paths, start_clock().stamp) as journal:
         journal.write(STARTED)
     whole = paths[0].read_bytes()
     paths[0].write_bytes(whole[:-5])

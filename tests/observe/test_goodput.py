@@ -4,6 +4,13 @@ import pytest
 
 from holdfast.errors import InternalError
 from holdfast.observe.goodput import BUCKET_OF, BUCKETS, GoodputAccount
+from holdfast.observe.report import PRODUCTIVE, time_by_cause
+from holdfast.observe.simulation_charts import CAUSE_COLOURS
+from holdfast.sim.cluster.compare import run_policies
+from holdfast.sim.cluster.events import HardwareEvent
+from holdfast.sim.cluster.job import make_job
+from holdfast.sim.cluster.run import RunSettings
+from support.made_runs import disturbed_run
 
 
 def test_every_cause_has_its_bucket():
@@ -11,11 +18,11 @@ def test_every_cause_has_its_bucket():
 
 
 def test_a_minute_at_eleven_twelfths():
-    ledger = GoodputAccount()
-    assert ledger.train(60_000, {"missing devices": 1 / 12}) == pytest.approx(55_000)
-    ledger.lose("detection", 30_000)
-    ledger.lose("planning", 10_000)
-    budget = ledger.budget()
+    account = GoodputAccount()
+    assert account.train(60_000, {"missing devices": 1 / 12}) == pytest.approx(55_000)
+    account.lose("detection", 30_000)
+    account.lose("planning", 10_000)
+    budget = account.budget()
     assert budget.goodput == pytest.approx(0.55)
     assert budget.buckets() == {
         "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION": pytest.approx(0.4),
@@ -24,13 +31,13 @@ def test_a_minute_at_eleven_twelfths():
 
 
 def test_lost_work_was_productive_before():
-    ledger = GoodputAccount()
-    ledger.train(1_000, {})
-    ledger.waste(400.0)
-    budget = ledger.budget()
+    account = GoodputAccount()
+    account.train(1_000, {})
+    account.waste(400.0)
+    budget = account.budget()
     assert (budget.productive_ms, budget.lost_ms) == (600.0, {"lost work": 400.0})
-    ledger.waste(9_999.0)
-    assert ledger.budget().productive_ms == 0.0
+    account.waste(9_999.0)
+    assert account.budget().productive_ms == 0.0
 
 
 def test_an_empty_budget_has_no_goodput():
@@ -44,7 +51,18 @@ def test_unknown_causes_are_refused():
 
 
 def test_time_that_does_not_add_up_is_noticed():
-    ledger = GoodputAccount()
-    ledger.train(1_000, {"saving": 0.7, "redundancy": 0.7})
+    account = GoodputAccount()
+    account.train(1_000, {"saving": 0.7, "redundancy": 0.7})
     with pytest.raises(InternalError, match=r"1000\.000 ms went by"):
-        ledger.budget()
+        account.budget()
+
+
+def test_a_run_and_the_simulator_use_the_same_causes():
+    """Both add time up in one account, and what is shown of either has a colour of its cause."""
+    assert set(time_by_cause(disturbed_run().end().model().goodput())) <= {*BUCKET_OF, PRODUCTIVE}
+    job = make_job("llama-7b", 64)
+    events = [HardwareEvent(time_ms=3_600_000, kind="failed", devices=(3,))]
+    settings = RunSettings(length_ms=7_200_000)
+    for _, _, result in run_policies(job, events, settings, ["checkpoint", "holdfast"]):
+        assert set(result.budget.lost_ms) <= set(BUCKET_OF)
+    assert set(CAUSE_COLOURS) >= {*BUCKET_OF, PRODUCTIVE}

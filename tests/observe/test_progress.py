@@ -1,8 +1,4 @@
-import io
-
-import msgspec
 import pytest
-from rich.console import Console
 
 from holdfast.observe.events import (
     CoordinatorStarted,
@@ -17,8 +13,6 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.progress import (
-    LiveProgress,
-    PlainProgress,
     describe_event,
     describe_step,
 )
@@ -77,25 +71,3 @@ def test_one_line_per_event(event, line):
 def test_a_step():
     assert describe_step(step(0, 0.5), 24) == "step  1/24  loss 1.0000       200 tokens/s  500 ms"
     assert "loss    inf" in describe_step(step(0, 0.5, None), 24)
-
-
-def test_plain_lines_of_a_long_run():
-    lines: list[str] = []
-    with PlainProgress(lines.append) as progress:
-        progress(msgspec.structs.replace(STARTED, steps=1000))
-        for number in range(1000):
-            progress(step(number, 1.0))
-    assert len(lines) == 1 + 101
-    assert lines[1].startswith("step    1/1000")
-    assert lines[-1].startswith("step 1000/1000")
-
-
-def test_a_live_line_and_what_stays_above_it():
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=120)
-    with LiveProgress(console) as progress:
-        for event in (STARTED, step(0, 0.5), CHANGED, step(1, 0.5), ENDED):
-            progress(event)
-    text = screen.getvalue()
-    assert "after 6 steps: n0.g1 left" in text
-    assert "loss 1.0000" in text

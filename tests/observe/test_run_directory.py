@@ -1,7 +1,16 @@
+import errno
+import os
+
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.observe.run_directory import create_run_directory, log_name, plan_name, write_whole
+from holdfast.observe.run_directory import (
+    create_run_directory,
+    log_name,
+    plan_name,
+    trim_torn_line,
+    write_whole,
+)
 
 
 def test_a_new_folder_for_every_run(tmp_path, monkeypatch):
@@ -21,10 +30,20 @@ def test_a_folder_that_was_asked_for(tmp_path):
     assert log_name("n0.g1") == "logs/n0.g1.log"
 
 
-def test_another_run_is_not_written_over(tmp_path):
-    (tmp_path / "journal.jsonl").write_text("")
-    with pytest.raises(HoldfastError, match="already holds a run"):
-        create_run_directory(str(tmp_path), "job")
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(HoldfastError, match=f"{tmp_path} cannot be written to"):
+        create_run_directory(str(tmp_path / "a"), "job")
+
+
+@pytest.mark.parametrize("text", ["", "a\n", "a\nb\n", "a\nb", "b"])
+def test_a_torn_last_line_goes(tmp_path, text):
+    path = tmp_path / "journal.jsonl"
+    path.write_text(text)
+    trim_torn_line(path)
+    assert path.read_text() == text.removesuffix("b")
+    trim_torn_line(tmp_path / "not-there")
+    assert not (tmp_path / "not-there").exists()
 
 
 def test_a_file_is_whole_or_not_there(tmp_path):
@@ -33,3 +52,13 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "\ud800")
     assert path.read_text() == "old"
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    def full(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as found:
+        write_whole(tmp_path / "address", "text")
+    assert found.value.filename == str(tmp_path / "address")

@@ -2,11 +2,14 @@
 
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from holdfast.observe.goodput import BUCKET_OF
 from holdfast.observe.simulation_charts import (
     CAUSE_COLOURS,
     budget_chart,
     line_chart,
+    percent_ticks,
     spread_out,
     throughput_chart,
 )
@@ -48,3 +51,23 @@ def test_lines_end_with_their_names():
 def test_labels_do_not_cover_each_other():
     placed = spread_out([(10.0, 0, "a"), (11.0, 1, "b"), (90.0, 2, "c")], 17)
     assert [y for y, _, _ in placed] == [10.0, 27.0, 90.0]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "ticks"),
+    [
+        (0.0, [0, 20, 40, 60, 80, 100]),
+        (0.57, [50, 60, 70, 80, 90, 100]),
+        (0.81, [80, 85, 90, 95, 100]),
+        (0.968, [96, 97, 98, 99, 100]),
+        (1.0, [99, 100]),
+    ],
+)
+def test_an_axis_begins_where_the_lines_are(lowest, ticks):
+    assert percent_ticks(lowest) == ticks
+
+
+def test_a_line_chart_uses_its_height():
+    text = line_chart([("a", [(1, 0.97), (10, 0.99)])], {})
+    assert "97 %" in text
+    assert ">0 %<" not in text

@@ -2,13 +2,18 @@ import io
 
 from rich.console import Console
 
+from holdfast.observe.events import SlownessJudged
+from holdfast.observe.run.summary import summarise
 from holdfast.observe.top_view import MAX_WORKERS, render_top
 from support.made_runs import MadeRun, disturbed_run
 
 
-def drawn(run, roles=None):
+def drawn(run, roles=None, **measured):
     console = Console(file=io.StringIO(), width=110)
-    console.print(render_top(run, roles or {}, run.now_s))
+    data = summarise(run, roles or {}, run.now_s)
+    for worker in data["workers"]:
+        worker |= {"speed": None, "memory_bytes": None} | measured
+    console.print(render_top(run, data))
     return console.file.getvalue()
 
 
@@ -30,6 +35,17 @@ def test_lost_workers_come_first():
     text = drawn(MadeRun().start().steps(9).lose("n1.g1").steps(1).model())
     assert text.index("n1.g1") < text.index("n0.g0")
     assert "lost (killed)" in text
+
+
+def test_slow_workers_and_what_was_measured():
+    made = MadeRun().start().steps(9)
+    judged = {"factor": 2.5, "confidence": 1.0, "step": 9, "probed": True}
+    slow = SlownessJudged(verdict="slow", who=("n1.g1",), reason="a probe", **judged)
+    text = drawn(made.tell(slow).model(), speed=0.4, memory_bytes=3 * 2**20)
+    assert "slow (2.5 times)" in text
+    assert "0.40" in text
+    assert "3.0 MiB" in text
+    assert text.index("n1.g1") < text.index("n0.g0")
 
 
 def test_a_large_cluster_is_cut_short():

@@ -1,6 +1,8 @@
 from holdfast.observe.run.load import RunFollower
 from holdfast.observe.view_data import NewsReader, RunFeed
-from support.made_runs import MadeRun, disturbed_run
+from support.made_runs import PLAN, MadeRun, disturbed_run
+from support.measured import write_times
+from support.timelines import small_timeline
 
 
 class Clock:
@@ -44,3 +46,18 @@ def test_a_finished_run_in_one_piece(tmp_path):
     assert everything["run"]["state"] == "finished"
     assert NewsReader(feed).is_over
     assert len(feed.points(0.5, 1.0)["step"]) < 12
+
+
+def test_measured_steps_are_shown(tmp_path):
+    run = disturbed_run().end()
+    path = run.write(tmp_path / "run")
+    write_times(small_timeline(PLAN, slow={"n0.g1": 2.0}), path, range(56, 60))
+    feed = RunFeed(RunFollower(path), Clock(run), what_if=lambda model: [{"name": "x"}])
+    head = feed.head()
+    workers = {worker["name"]: worker for worker in head["workers"]}
+    assert workers["n0.g1"]["speed"] < 0.9 < workers["n0.g0"]["speed"]
+    assert workers["n0.g0"]["memory_bytes"] == 10
+    assert head["what_if"] == [{"name": "x"}]
+    alone = feed.alone()
+    assert alone["step"]["step"] == 59
+    assert list(alone["plans"]) == ["plans/epoch-1.toml"]

@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from holdfast.errors import HoldfastError
 from holdfast.observe.run.load import RunFollower
 from holdfast.observe.view_data import RunFeed
 from holdfast.observe.view_server import make_app
@@ -49,5 +50,58 @@ def test_health(app, tmp_path):
     assert msgspec.json.decode(ask_app(make_app(live), "/readyz").body) == {"state": "silent"}
 
 
-def test_nothing_can_be_changed(app):
-    assert ask_app(app, "/inject").status == 404
+class FakeControl:
+    kinds = ("SIGKILL", "SIGSTOP")
+
+    def __init__(self):
+        self.done = []
+
+    def allows(self, secret):
+        return secret == "open sesame"
+
+    def inject(self, kind, target):
+        if kind not in self.kinds:
+            raise HoldfastError(f"{kind!r} is no fault")
+        self.done.append((kind, target))
+        return f"{kind} for {target}"
+
+    def stop(self):
+        self.done.append("stop")
+        return "stopping"
+
+
+def test_nothing_can_be_changed_unless_it_is_allowed(app):
+    for path in ("/api/inject", "/api/stop"):
+        reply = ask_app(app, path, post=b"{}", headers={"authorization": "Bearer open sesame"})
+        assert reply.status == 403
+        assert b"--control" in reply.body
+        assert ask_app(app, path).status == 405
+    assert msgspec.json.decode(ask_app(app, "/api/run").body)["kinds"] == []
+
+
+def test_control_needs_the_secret(tmp_path):
+    follower = RunFollower(disturbed_run().end().write(tmp_path / "run"))
+    control = FakeControl()
+    app = make_app(RunFeed(follower), control=control)
+    wanted = b'{"kind":"SIGKILL","target":"n0.g1"}'
+    for header in ({}, {"authorization": "Bearer guess"}, {"authorization": "open sesame"}):
+        assert ask_app(app, "/api/inject", post=wanted, headers=header).status == 401
+        assert ask_app(app, "/api/stop", post=b"{}", headers=header).status == 401
+    assert control.done == []
+    right = {"authorization": "Bearer open sesame"}
+    assert b"SIGKILL for n0.g1" in ask_app(app, "/api/inject", post=wanted, headers=right).body
+    assert ask_app(app, "/api/stop", post=b"{}", headers=right).status == 200
+    assert control.done == [("SIGKILL", "n0.g1"), "stop"]
+    for bad in (b'{"kind":"FLOOD"}', b"not json", b'{"kind":1}'):
+        assert ask_app(app, "/api/inject", post=bad, headers=right).status == 400
+
+
+def test_other_names_of_this_machine_are_refused(tmp_path):
+    follower = RunFollower(disturbed_run().end().write(tmp_path / "run"))
+    app = make_app(RunFeed(follower), hosts=("127.0.0.1", "localhost"))
+    assert ask_app(app, "/healthz", headers={"host": "localhost:8642"}).status == 200
+    assert ask_app(app, "/healthz", headers={"host": "rebound.example:8642"}).status == 400
+
+
+def test_a_step_that_was_not_measured(app):
+    assert ask_app(app, "/api/step").body == b"null"

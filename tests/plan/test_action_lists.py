@@ -24,9 +24,19 @@ def test_a_two_stage_pipeline_written_out() -> None:
 
 def test_recompute_and_sharding_have_their_place() -> None:
     plan = regular_plan(
-        make_units(1), shard=2, micro_batches=1, schedule=Schedule("1f1b", recompute=True)
+        make_units(1), shard=2, micro_batches=2, schedule=Schedule("1f1b", recompute=True)
     )
-    assert lines(plan)["n0.g1"] == "UNSHARD0 F0 R0 B0 RESHARD0 REDUCE0 AGREE STEP"
+    assert lines(plan)["n0.g1"] == "UNSHARD0 F1 R1 B1 RESHARD0 REDUCE0 AGREE STEP"
+
+
+def test_gathered_units_are_dropped_after_every_pass_where_shard_ranks_are_alike() -> None:
+    for micro_batches, expected in (
+        (4, "UNSHARD0 F1 RESHARD0 UNSHARD0 B1 RESHARD0 UNSHARD0 F3 RESHARD0 UNSHARD0 B3 RESHARD0"),
+        (3, "UNSHARD0 F1 B1 RESHARD0"),
+    ):
+        schedule = Schedule("1f1b", reshard="after_forward")
+        plan = regular_plan(make_units(1), shard=2, micro_batches=micro_batches, schedule=schedule)
+        assert lines(plan)["n0.g1"] == f"{expected} REDUCE0 AGREE STEP"
 
 
 def test_stages_on_the_same_workers_send_nothing() -> None:

@@ -48,7 +48,7 @@ def test_profiles_name_workers_and_micro_batches_of_the_whole_plan() -> None:
     check_plan(plan_of(), Profile(slow={"r1.s1": 2.0}, workload=(1.0, 2.0, 1.0, 1.0)))
 
 
-def test_a_unit_nobody_holds() -> None:
+def test_a_unit_no_worker_holds() -> None:
     plan = regular_plan(make_units(4), stages=2)
     refused(replace(plan, stages=plan.stages[:1]), "unit 2 (block.2)", "2 of 4")
 

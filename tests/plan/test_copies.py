@@ -1,9 +1,12 @@
 """Lost slices are found exactly when all holders are dead."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.plan.copies import lost_slice, num_copies
+from holdfast.errors import HoldfastError
+from holdfast.plan.check import check_plan
+from holdfast.plan.copies import lost_slice, num_copies, with_redundancy
 from holdfast.plan.without_workers import without_workers
 from support.planning import really_lost, small_plan
 from support.random_plans import irregular_plans
@@ -26,3 +29,20 @@ def test_copies_are_counted():
     plan = small_plan(3, 2, 1)
     assert num_copies(plan) == 3
     assert num_copies(without_workers(plan, ["n0.g0"])[0]) == 2
+
+
+@pytest.mark.parametrize("degrees", [(1, 2, 1), (1, 3, 2), (2, 3, 1)])
+def test_with_redundancy_any_worker_can_be_lost(degrees):
+    plan = small_plan(*degrees)
+    copied = with_redundancy(plan)
+    check_plan(copied)
+    assert copied.routes == plan.routes
+    assert num_copies(copied) == 2 * num_copies(plan)
+    for worker in plan.workers:
+        assert lost_slice(copied, [worker]) == ""
+        assert without_workers(copied, [worker])[0].stages
+
+
+def test_redundancy_needs_a_successor():
+    with pytest.raises(HoldfastError, match=r"r0\.s0 and r0\.s0 are both on n0\.g0"):
+        with_redundancy(small_plan(2, 1, 1))

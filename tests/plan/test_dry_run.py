@@ -83,7 +83,7 @@ DEADLOCKS = {
         "F0 F1 SF1>r0.s1 SF0>r0.s1 RB0<r0.s1 B0 RB1<r0.s1 B1 REDUCE0 AGREE STEP",
         "RF0<r0.s0 F0 RF1<r0.s0 F1 B0 SB0>r0.s0 B1 SB1>r0.s0 REDUCE1 AGREE STEP",
     ),
-    "a receive nobody serves": (
+    "a receive no worker serves": (
         "F0 SF0>r0.s1 F1 SF1>r0.s1 RB0<r0.s1 B0 RB1<r0.s1 B1 RB1<r0.s1 REDUCE0 AGREE STEP",
         "RF0<r0.s0 F0 RF1<r0.s0 F1 B0 SB0>r0.s0 B1 SB1>r0.s0 REDUCE1 AGREE STEP",
     ),

@@ -1,6 +1,5 @@
 from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import Group, groups_by_worker, plan_groups, transfers
-from holdfast.plan.plan import Stage
 from support.random_plans import make_units
 
 
@@ -33,6 +32,6 @@ def test_shard_groups() -> None:
 
 
 def test_unequal_degrees_take_turns() -> None:
-    two, three = Stage(0, 0, 0, 1, ("a", "b")), Stage(0, 1, 1, 2, ("x", "y", "z"))
+    two, three = ("a", "b"), ("x", "y", "z")
     assert transfers(two, three) == [("a", "x"), ("a", "y"), ("b", "z")]
     assert transfers(three, two) == [("x", "a"), ("y", "b")]

@@ -14,12 +14,25 @@ from support.small_plans import blocks, rerouted, shared_plans
 def test_a_tensor_group_is_one_lane() -> None:
     plan = regular_plan(blocks(2), replicas=2, stages=2, tensor=2, shard=2, micro_batches=2)
     layout = layout_of(plan)
-    assert len(layout.lanes) == 4
-    assert layout.lanes[1] == ("n0.g4", "n0.g5", "n0.g6", "n0.g7")
-    assert layout.lane_stages == ((0,), (1,), (2,), (3,))
-    assert layout.stage_lanes == ((0,), (1,), (2,), (3,))
-    assert layout.lane_of_worker["n0.g5"] == 1
+    assert layout.lanes[2:4] == (("n0.g4", "n0.g5"), ("n0.g6", "n0.g7"))
+    assert layout.lane_stages == ((0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,))
+    assert layout.stage_lanes == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert layout.lane_of_worker["n0.g5"] == 2
     assert layout.routes == ((0, 1), (2, 3))
+
+
+def test_shard_ranks_take_turns_with_the_micro_batches_of_their_stage() -> None:
+    plan = regular_plan(blocks(2), replicas=2, stages=2, shard=2, micro_batches=6)
+    layout = layout_of(plan)
+    assert plan.shard_ranks["r1.s0"] == {3: 0, 4: 1, 5: 0}
+    assert [layout.lanes_of(1, number) for number in (0, 1, 2)] == [(2,), (3,), (2,)]
+    assert [(part.lanes, part.micro_batches) for part in layout.parts] == [
+        ((0, 2), (0, 2)),
+        ((1, 3), (1,)),
+        ((4, 6), (3, 5)),
+        ((5, 7), (4,)),
+    ]
+    assert [part.micro_batches for part in layout.whole_parts] == [(0, 1, 2), (3, 4, 5)]
 
 
 def test_virtual_stages_share_lanes() -> None:
@@ -100,4 +113,4 @@ def test_lanes_and_parts_divide_everything(plan: Plan) -> None:
     for part in layout.parts:
         for number in part.micro_batches:
             for stage in layout.routes[number]:
-                assert set(layout.stage_lanes[stage]) <= set(part.lanes)
+                assert set(layout.lanes_of(stage, number)) <= set(part.lanes)

@@ -51,7 +51,19 @@ def test_recomputation_saves_activations() -> None:
 def test_sharding_divides_state_and_gathers_parameters() -> None:
     unit = Unit("u", (TensorSpec("u.w", (100, 10)),))
     use = device_memory(evaluate(regular_plan([unit], shard=4, micro_batches=1)))["n0.g0"]
-    assert (use.parameters, use.gradients, use.optimizer) == (2 * 1250, 4 * 1000, 12 * 250)
+    assert (use.parameters, use.gradients, use.optimizer) == (2 * 1250, 4 * 1250, 12 * 250)
+
+
+@pytest.mark.parametrize(("micro_batches", "gathered"), [(4, 80), (3, 90)])
+def test_units_that_are_dropped_after_every_pass(micro_batches: int, gathered: int) -> None:
+    """One and the next are there at a time; all of them where shard ranks do not do the same."""
+    units = [
+        Unit(f"u{n}", (TensorSpec(f"u{n}.w", (rows,)),)) for n, rows in enumerate((10, 30, 50))
+    ]
+    schedule = Schedule(reshard="after_forward")
+    plan = regular_plan(units, shard=2, micro_batches=micro_batches, schedule=schedule)
+    use = device_memory(evaluate(plan))["n0.g0"]
+    assert (use.parameters, use.gradients) == (2 * (45 + gathered), 4 * (45 + 90))
 
 
 @pytest.mark.parametrize(("replicas", "expected"), [(1, 2 * 2.0), (2, 2 * 2.0), (5, 2 * 1.25)])

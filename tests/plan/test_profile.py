@@ -20,6 +20,7 @@ from holdfast.plan.profile import (
     parse_profile,
     resolve,
     slow_workers,
+    tensor_factor,
 )
 from holdfast.plan.units import Unit
 from support.random_plans import plans
@@ -76,7 +77,7 @@ def test_recomputing_comes_before_the_input_gradient() -> None:
 def test_the_tensor_degree_scales() -> None:
     plan = regular_plan(blocks(2), stages=2, tensor=4)
     assert costs_of(plan, Profile(tensor={4: 0.375})).stage[0] == UnitCost(0.375, 0.375, 0.375)
-    assert costs_of(plan, Profile(tensor={2: 0.375})).stage[0] == UnitCost(0.25, 0.25, 0.25)
+    assert costs_of(plan, Profile(tensor={1: 1.0})).stage[0] == UnitCost(0.25, 0.25, 0.25)
 
 
 def test_a_worker_cost_is_divided_over_its_stages() -> None:
@@ -152,7 +153,7 @@ def test_a_slow_down_is_positive(factor: float) -> None:
         slow_workers(even_chain(1, 1), Profile(slow={"n0": factor}))
 
 
-def test_nobody_is_slow_by_mistake() -> None:
+def test_no_worker_is_slow_by_mistake() -> None:
     with pytest.raises(HoldfastError, match="'n1' names no worker"):
         slow_workers(regular_plan(blocks(1), micro_batches=1), Profile(slow={"n1": 2.0}))
 
@@ -229,3 +230,9 @@ def test_all_slow_alike_is_all_longer_alike(plan: Plan, factor: float) -> None:
             for kind in "FBIW":
                 op = (kind, stage, number)
                 assert slow.duration(op) == pytest.approx(factor * usual.duration(op))
+
+
+def test_a_tensor_degree_that_was_not_measured_follows_from_the_nearest_one():
+    assert tensor_factor(Profile(), 4) == 0.25
+    measured = Profile(tensor={2: 1.0, 8: 0.3})
+    assert [tensor_factor(measured, degree) for degree in (1, 2, 3, 8)] == [2.0, 1.0, 2 / 3, 0.3]

@@ -35,6 +35,8 @@ def test_round_trip_with_explicit_lines_and_limits(plan: Plan) -> None:
         state_bytes=StateBytes(4, 4, 8),
     )
     assert parse_plan(format_plan(changed)) == changed
+    slow = replace(plan, schedule=replace(plan.schedule, slow=(("n0.g0", 1.5), ("n9.g1", 3.0))))
+    assert parse_plan(format_plan(slow)) == slow
 
 
 def test_a_large_regular_plan_stays_small() -> None:
@@ -121,6 +123,7 @@ BAD = {
     "bad tensor": ('"norm 5"', '"norm"', "tensor 'norm'"),
     "wrong type": ("activation_bytes = 64", 'activation_bytes = "many"', "activation_bytes"),
     "bad schedule": ('schedule = "1f1b"', "schedule = 3", "schedule = 3"),
+    "bad slow": ('schedule = "1f1b"', 'schedule = { kind = "1f1b", slow = 3 }', "slow = 3"),
     "bad limits": ('schedule = "1f1b"', 'schedule = "1f1b"\nlimits = 3', "limits"),
     "bad count": ("micro_batches = 4", 'micro_batches = "4"', "micro_batches = '4'"),
 }

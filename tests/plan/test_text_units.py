@@ -17,22 +17,22 @@ from support.random_plans import make_units
     ],
 )
 def test_tensors_read_well_and_parse_back(spec: TensorSpec, text: str) -> None:
-    assert format_tensor(spec, "block.3") == text
-    assert parse_tensor(text, "block.3") == spec
+    assert format_tensor(spec, "block.3", {}) == text
+    assert parse_tensor(text, "block.3", {}) == spec
 
 
 def test_equal_units_are_one_run() -> None:
     units = make_units(5)
     heavier = msgspec.structs.replace(units[3], forward=9.0)
-    names = [name for name, _ in unit_runs((*units[:3], heavier, units[4]))]
+    names = [name for name, _ in unit_runs((*units[:3], heavier, units[4]), {})]
     assert names == ["block.0-2", "block.3", "block.4"]
 
 
 def test_a_run_parses_to_numbered_units() -> None:
-    found = list(parse_units({"name": "block.2-3", "tensors": ["w 4"], "forward": 2.0}))
+    found = list(parse_units({"name": "block.2-3", "tensors": ["w 4"], "forward": 2.0}, {}))
     assert [(unit.name, unit.tensors[0].name) for unit in found] == [
         ("block.2", "block.2.w"),
         ("block.3", "block.3.w"),
     ]
     with pytest.raises(HoldfastError, match="unknown key 'weight'"):
-        list(parse_units({"name": "u", "weight": 1}))
+        list(parse_units({"name": "u", "weight": 1}, {}))

@@ -1,8 +1,10 @@
 """Bytes by range of units are those of the plan."""
 
+import msgspec
 import pytest
 
 from holdfast.plan.memory import device_memory
+from holdfast.plan.plan import Schedule
 from holdfast.plan.timeline import evaluate
 from holdfast.planner.footprint import Footprint
 from holdfast.schedule.registry import priced_rule
@@ -21,6 +23,17 @@ def test_every_stage_needs_what_the_plan_needs(kind, stages, tensor, shard):
         kept = priced_rule(kind).in_flight(stages, rank, plan.num_micro_batches)
         mine = footprint.device_bytes(stage.first, stage.stop, tensor, shard, kept)
         assert mine == max(use[worker].total for worker in stage.workers)
+
+
+def test_gathered_units_that_are_dropped_need_less():
+    kept = small_plan(1, 2, 1, shard=2)
+    dropped = msgspec.structs.replace(kept, schedule=Schedule(reshard="after_forward"))
+    for stage in kept.stages:
+        place = (stage.first, stage.stop, 1, 2, 2 - stage.index)
+        mine = [Footprint(plan).device_bytes(*place) for plan in (dropped, kept)]
+        use = [device_memory(evaluate(plan, PROFILE)) for plan in (dropped, kept)]
+        assert mine[0] < mine[1]
+        assert mine == [max(u[worker].total for worker in stage.workers) for u in use]
 
 
 def test_a_tied_tensor_counts_once():

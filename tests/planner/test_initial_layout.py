@@ -5,7 +5,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.plan.check import check_plan
 from holdfast.plan.plan import Limits
-from holdfast.planner.initial_layout import layouts
+from holdfast.planner.initial_layout import layout_with_copies, layouts
 from support.planning import PROFILE
 from support.random_plans import make_units
 
@@ -30,3 +30,16 @@ def test_no_room_is_said():
         layouts(UNITS, 2, PROFILE, micro_batches=4, limits=Limits(device_bytes=100))
     with pytest.raises(HoldfastError, match="no product of the degrees"):
         layouts(UNITS, 8, PROFILE, micro_batches=4, degrees=(3, 3, 3))
+
+
+def test_a_few_devices_are_left_out_for_a_second_copy():
+    found = layout_with_copies(UNITS, 7, PROFILE, micro_batches=14, devices_per_node=4)
+    assert found is not None
+    assert found.replicas >= 2
+    assert 4 <= len(found.plan.workers) <= 7
+    check_plan(found.plan, PROFILE)
+
+
+def test_where_no_second_copy_fits_there_is_none():
+    tight = Limits(device_bytes=100)
+    assert layout_with_copies(UNITS, 2, PROFILE, micro_batches=4, limits=tight) is None

@@ -57,6 +57,20 @@ def test_no_peer_finds_more_than_all_rounds(shape, dead, slow):
             assert mine.step_time <= theirs.step_time * 1.005, system.key
 
 
+def test_groups_that_are_whole_are_cut_only_where_they_may_be():
+    """Two groups, one without a member: what is whole is cut, too, where that is faster."""
+    given = situation((2, 1, 4), ["n0.g1"], {})
+    options = Options(min_copies=1, check=False, rounds=ALL_ROUNDS)
+    free = decide(given, options)
+    kept = decide(given, Options(min_copies=1, check=False, rounds=ALL_ROUNDS, recut=False))
+    assert free.plan is not None
+    assert kept.plan is not None
+    whole = given.plan.stages[1].workers
+    assert whole in [stage.workers for stage in kept.plan.stages]
+    assert whole not in [stage.workers for stage in free.plan.stages]
+    assert free.chosen.step_time < kept.chosen.step_time
+
+
 def test_a_proposal_counts_once_however_many_rounds_make_it():
     search = Search(situation(*CASES[0]), FREE)
     *_, ranked = search.rounds(lost=False)

@@ -18,6 +18,12 @@ def test_the_best_team_leaves_the_slow_out_if_that_is_faster():
     assert a_little.best_team(["n0.g0", "n0.g1", "n0.g2"]).tensor == 3
 
 
+def test_a_shard_group_that_lost_a_rank_goes_on_with_one_less():
+    view = view_of(small_plan(1, 1, 1, shard=4))
+    team = view.best_team(["n0.g0", "n0.g1", "n0.g2"], shard=4)
+    assert (team.shard, team.tensor, len(team.workers)) == (3, 1, 3)
+
+
 def test_powers_of_two_where_asked():
     view = view_of(small_plan(1, 1, 3))
     view.powers = True

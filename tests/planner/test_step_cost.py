@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.profile import Profile, UnitCost
+from holdfast.plan.profile import Link, Profile, UnitCost
 from holdfast.plan.timeline import evaluate
 from holdfast.plan.workers import worker_grid
 from holdfast.planner.health import Health
@@ -41,6 +41,21 @@ def test_step_time_is_that_of_the_timeline(sketch):
     timeline = evaluate(plan, msgspec.structs.replace(PROFILE, slow=slow))
     cost = CostModel(base, PROFILE)
     assert cost.step_time(sketch) == pytest.approx(timeline.iteration_time, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(sketches(), st.data())
+def test_a_slow_link_is_in_the_reductions_as_on_the_timeline(sketch, data):
+    workers = [worker for pipe in sketch.pipes for team in pipe.teams for worker in team.workers]
+    pairs = st.tuples(st.sampled_from(workers), st.sampled_from(workers))
+    named = data.draw(st.lists(pairs, min_size=1, max_size=4))
+    links = {f"{a}>{b}": Link(2.0, PROFILE.reduce.bandwidth / 3) for a, b in named if a != b}
+    profile = msgspec.structs.replace(PROFILE, links=links | {"n0>n1": Link(1.0, 0.5)})
+    base = small_plan(1, 1, 1, per_replica=sum(sketch.counts))
+    slow = {t.workers[0]: t.slow for pipe in sketch.pipes for t in pipe.teams if t.slow > 1}
+    found = evaluate(write_plan(sketch, base), msgspec.structs.replace(profile, slow=slow))
+    cost = CostModel(base, profile)
+    assert cost.step_time(sketch) == pytest.approx(found.iteration_time, rel=1e-9)
 
 
 def test_equal_pipelines_are_played_once():

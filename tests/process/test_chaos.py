@@ -39,7 +39,7 @@ def test_drawn_jobs_can_run_and_are_of_all_shapes(tmp_path):
     assert len(schedules) == 8
     assert {bool(one.snapshot.every) for one in drawn} == {True, False}
     assert {one.dropout > 0 for one in drawn} == {True, False}
-    for key in ("recompute", "replicas", "stages", "devices_per_node"):
+    for key in ("recompute", "replicas", "stages", "shard", "devices_per_node"):
         assert len({shape[key] for shape in shapes}) > 1, key
     assert any(shape["split"] != "even" for shape in shapes)
 
@@ -88,5 +88,5 @@ def show(capsys, chaos, first):
     with capsys.disabled():
         print(
             f"\n{chaos.num_done} faults in {chaos.num_runs} runs from seed {first} on, "
-            f"0 broken promises ({kinds})"
+            f"0 broken promises ({kinds}); the time adds up within {chaos.worst_time:.2%}"
         )

@@ -124,11 +124,11 @@ def test_a_wrong_parameter_is_seen(good):
         assert_equal_to_reference(with_worker(good, "n0.g1", slices=slices))
 
 
-def test_a_parameter_that_nobody_holds_is_seen(good):
+def test_a_parameter_that_no_worker_holds_is_seen(good):
     run = good
     for worker in good.workers:
         slices = dict(good.workers[worker].slices)
         del slices["head.norm"]
         run = with_worker(run, worker, slices=slices)
-    with pytest.raises(AssertionError, match=r"nobody holds all of head.norm"):
+    with pytest.raises(AssertionError, match=r"no worker holds all of head.norm"):
         assert_equal_to_reference(run)

@@ -192,10 +192,8 @@ IRREGULAR = {
         schedule="gpipe",
     ),
     "unequal micro-batches per replica": make_plan(UNITS, TWO_BY_TWO, [3, 1]),
-    "a stage nobody routes through": make_plan(
-        UNITS, [*TWO_BY_TWO[:2], make_stage(1, 0, 3, 5, 0)], [4]
-    ),
-    "a worker nobody routes through": make_plan(
+    "a stage without a route": make_plan(UNITS, [*TWO_BY_TWO[:2], make_stage(1, 0, 3, 5, 0)], [4]),
+    "a worker without a route": make_plan(
         UNITS, [make_stage(0, 0, 0, 5, 0), make_stage(1, 0, 1, 4, 1, 2)], [4]
     ),
 }

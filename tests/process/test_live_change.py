@@ -8,15 +8,15 @@ members stay are the same objects after it.
 import random
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 import pytest
 
-from holdfast.engine.epoch import DTYPES
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.state import KINDS
 from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import plan_groups
 from holdfast.plan.plan import Hop
+from holdfast.plan.state import adamw_state
 from holdfast.plan.transition import plan_transition
 from holdfast.plan.units import box_size
 from support.engine_plans import any_plan, make_plan, make_stage, named
@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 TASK = Task(num_steps=6)
 UNITS = TASK.units
-USED = ("tensor", "reduce", "all", "link")
+USED = ("tensor", "shard", "scatter", "reduce", "all", "link")
 
 
 def regular(task=TASK, first=0, **degrees):
-    count = degrees.get("replicas", 1) * degrees.get("stages", 1) * degrees.get("tensor", 1)
+    count = prod(degrees.get(name, 1) for name in ("replicas", "stages", "shard", "tensor"))
     workers = named(*range(first, first + count))
     return regular_plan(
         task.units, micro_batches=task.num_micro_batches, workers=workers, **degrees
@@ -77,7 +77,7 @@ def check_changes(run):
 def bytes_by_target(old, new, dtype):
     moved = {}
     for move in plan_transition(old, new).moves:
-        size = box_size(move.box) * len(KINDS) * DTYPES[dtype].itemsize
+        size = box_size(move.box) * adamw_state(dtype).element_bytes
         moved[move.target] = moved.get(move.target, 0) + size
     return moved
 
@@ -134,6 +134,11 @@ WALKS = {
     "replicas 2, 1, 2": [regular(replicas=2), regular(), regular(replicas=2)],
     "tensor 2, 1, 3": [regular(tensor=2), regular(), regular(tensor=3)],
     "tensor 3, 2 in place": [regular(tensor=3), regular(tensor=2), regular(tensor=3)],
+    "shard 3, 2, and a second replica": [
+        regular(shard=3),
+        regular(shard=2),
+        regular(replicas=2, shard=2),
+    ],
     "a stage is lost and returns": [TWO_BY_TWO, LOST, TWO_BY_TWO],
     "rerouted and back": [TWO_BY_TWO, CROSSED, TWO_BY_TWO],
     "different depth": [regular(stages=2), DEEPER, regular(replicas=2, stages=2)],

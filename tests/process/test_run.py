@@ -9,6 +9,9 @@ import sys
 import psutil
 import pytest
 
+from holdfast.cli.main import main
+from support.command_runs import memory_of
+
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 JOB = """
@@ -44,7 +47,8 @@ def start(tmp_path):
             if line.startswith("step "):
                 break
         children = psutil.Process(run.pid).children(recursive=True)
-        assert len(children) == 8, "two fork servers, coordinator, agent, and four workers"
+        # Two fork servers, coordinator, agent, four workers; the planner and writers, once there.
+        assert len(children) >= 8
         return run, children
 
     yield start
@@ -59,19 +63,21 @@ def test_ctrl_c_reaches_all_and_stops_at_a_step_boundary(start, tmp_path):
     out, err = run.communicate(timeout=30)
     assert run.returncode == 130
     assert err == ""
-    *lines, stopped, summary, goodput = out.splitlines()
-    assert any(line.startswith("SIGINT: stopping at the next step boundary") for line in lines)
-    assert stopped.startswith("stopped after ")
-    assert summary.startswith("stopped: ")
-    assert goodput.startswith("goodput ")
+    begins = ("SIGINT: stopping with a checkpoint", "stopped after ", "stopped: ", "goodput ")
+    found = [begin for line in out.splitlines() for begin in begins if line.startswith(begin)]
+    assert found == list(begins)
+    assert "go on: holdfast run job.toml" in out
     assert not any(child.is_running() for child in children)
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     assert report["outcome"] == "stopped"
     assert report["steps"] >= 1
 
 
-def test_killing_the_launcher_leaves_nothing_behind(start):
+def test_killing_the_launcher_leaves_only_memory_which_clean_removes(start, tmp_path, capsys):
     run, children = start()
     run.kill()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+    assert main(["clean", str(tmp_path / "out"), "--yes"]) == 0
+    assert memory_of(tmp_path / "out") == []
+    assert capsys.readouterr().out.splitlines()[-1].startswith(("removed", "no run has left"))

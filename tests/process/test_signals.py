@@ -96,7 +96,7 @@ def ends_in_time(fork_server, folder, gap_s, every):
             folder,
             on_event,
             num_steps=10_000,
-            snapshot=SnapshotSection(every=every, max_cost=0),
+            snapshot=SnapshotSection(every=every, max_cost=0, persist_every_s=0),
         )
         ended, reason = (result.report.outcome, result.exit_code), result.report.reason
     except JobFailed as error:

@@ -1,19 +1,23 @@
-"""State that nobody holds any more: real kills, and the way back from memory or from disk."""
+"""State that no worker holds any more: real kills, and the way back from memory or from disk."""
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+import torch
 
-from holdfast.observe.events import CheckpointWritten, Decided, StepDone
+from holdfast.observe.events import CheckpointWritten, Decided, StepDone, WorkersReady
+from holdfast.plan.state import adamw_state
 from holdfast.runtime.config.job_file import SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job
+from holdfast.runtime.record.final_state import read_final
 from holdfast.snapshot.disk.checkpoints import list_checkpoints
 from holdfast.snapshot.memory.arena import Arena
 from support.chaos import check_equal, left_behind, make_config, shared_memory
@@ -21,33 +25,36 @@ from support.chaos import check_equal, left_behind, make_config, shared_memory
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
 NUM_STEPS = 40
-LONG = 140
-"""Steps of a run in which checkpoints are waited for: they are written when nobody else works."""
+WRITE_S = 25.0
+"""How long workers stand still for a checkpoint at most, and are not taken for hung meanwhile."""
 STAGES = {"replicas": 2, "stages": 2}
 REPLICAS = {"replicas": 3}
 ONE_HOLDER = {"stages": 3}
-UNLIMITED = SnapshotSection(every=1, max_cost=0)
+PATIENT = {"hang_floor_ms": int(2000 * WRITE_S)}
+UNLIMITED = SnapshotSection(every=1, max_cost=0, persist_every_s=0)
 """Steps of milliseconds: whatever waiting there is would make the interval grow."""
+LIGHT = msgspec.structs.replace(UNLIMITED, mode="light")
 
 
 class Runs:
     """Jobs on one fork server, compared with the same job undisturbed."""
 
     def __init__(self, fork_server, folder, undisturbed):
-        self._fork_server, self._folder, self._undisturbed = fork_server, folder, undisturbed
+        self.fork_server, self._folder, self._undisturbed = fork_server, folder, undisturbed
         self.events = []
-        self.num_steps = NUM_STEPS
 
     @property
     def calm(self):
-        return self._undisturbed(self.num_steps)
+        return self._undisturbed(NUM_STEPS)
 
-    def run(self, shape, name="run", do=None, job=None, **more):
+    def run(self, shape, name="run", do=None, job=None, recovery=None, **more):
         """`do`: what is called, once, when a step is done."""
         more.setdefault("snapshot", UNLIMITED)
-        config = make_config(shape, self.num_steps, str(self._folder / name), **more)
+        config = make_config(shape, NUM_STEPS, str(self._folder / name), **more)
         config = msgspec.structs.replace(
-            config, job=msgspec.structs.replace(config.job, **job or {})
+            config,
+            job=msgspec.structs.replace(config.job, **job or {}),
+            recovery=msgspec.structs.replace(config.recovery, **recovery or {}),
         )
         events, due = [], dict(do or {})
         self.events = events
@@ -57,21 +64,38 @@ class Runs:
             if isinstance(event, StepDone) and event.step in due:
                 due.pop(event.step)()
 
-        return run_job(prepare_job(config), on_event=hear, fork_server=self._fork_server)
+        return run_job(prepare_job(config), on_event=hear, fork_server=self.fork_server)
 
     def kill_all(self):
         """Every worker, whatever its incarnation."""
-        for worker in psutil.Process(self._fork_server.pid).children():
+        for worker in psutil.Process(self.fork_server.pid).children():
             with suppress(psutil.NoSuchProcess):  # it may have gone with its node
                 worker.kill()
 
     def stop_all(self):
-        """Nobody writes any more; they can still be killed."""
-        for worker in psutil.Process(self._fork_server.pid).children():
+        """None of them writes any more; they can still be killed."""
+        for worker in psutil.Process(self.fork_server.pid).children():
             worker.suspend()
 
+    def let_write(self, number):
+        """(For `do`) Workers stand still until so many checkpoints are there: these are written
+        with what workers leave of the cores.
+        """
+        if len(list_checkpoints(self._folder / "run" / "checkpoints")) >= number:
+            return
+        (ready, *_) = [event for event in self.events if isinstance(event, WorkersReady)]
+        workers = [psutil.Process(pid) for pid in ready.pids.values()]
+        for worker in workers:
+            worker.suspend()
+        deadline = time.monotonic() + WRITE_S
+        while len(list_checkpoints(self._folder / "run" / "checkpoints")) < number:
+            assert time.monotonic() < deadline, "no checkpoint was written"
+            time.sleep(0.01)
+        for worker in workers:
+            worker.resume()
+
     def when(self, is_due, do):
-        """(For `do`) At the first step from the fifth on at which it is due."""
+        """(For `do`) At the first step from the seventh on at which it is due."""
         done = []
 
         def look():
@@ -79,12 +103,12 @@ class Runs:
                 done.append(True)
                 do()
 
-        return dict.fromkeys(range(5, self.num_steps - 5), look)
+        return dict.fromkeys(range(7, NUM_STEPS - 5), look)
 
-    def same(self, shape, **more):
-        result = self.run(shape, **more)
+    def same(self, shape, name="run", **more):
+        result = self.run(shape, name, **more)
         check_equal(self.calm, result, str(more))
-        assert left_behind(self._fork_server, self._folder) == []
+        assert left_behind(self.fork_server, self._folder) == []
         return result.report
 
 
@@ -99,7 +123,7 @@ def kill(target, at_step=7, phase="backward"):
 
 def arenas(folder):
     names = [Path(name) for name in shared_memory(folder)]
-    return [path for path in names if path.suffix != ".lock"]
+    return [path for path in names if path.suffix not in (".lock", ".staging")]
 
 
 def agent_of(folder, worker):
@@ -168,20 +192,58 @@ def test_a_node_lost_on_purpose_loses_its_memory(runs, tmp_path):
     assert report.restores
 
 
+def test_light_and_full_versions_restore_the_same_bits(runs, tmp_path):
+    """After the death of all workers, and of the processes that complete light versions. With one
+    holder of everything no sum is regrouped: runs are the same, bit for bit.
+    """
+    finals = {}
+    for snapshot in (UNLIMITED, LIGHT):
+        job, mode = {"keep_final": True}, snapshot.mode
+        report = runs.same(ONE_HOLDER, mode, do={7: runs.kill_all}, snapshot=snapshot, job=job)
+        assert report.restores
+        assert all(restore.steps_redone <= 3 for restore in report.restores)
+        finals[mode] = [read_final(tmp_path / mode, kind.name) for kind in adamw_state().kinds]
+    for full, light in zip(finals["full"], finals["light"], strict=True):
+        assert all(torch.equal(full[name], light[name]) for name in full | light)
+
+
+def test_light_versions_whose_process_is_killed_go_on_from_a_base(runs):
+    def kill_completing():
+        (ready, *_) = [event for event in runs.events if isinstance(event, WorkersReady)]
+        for child in psutil.Process(runs.fork_server.pid).children():
+            if child.pid not in ready.pids.values():
+                child.kill()
+
+    due = {**dict.fromkeys((5, 9, 10), kill_completing), 20: runs.kill_all}
+    report = runs.same(REPLICAS, do=due, snapshot=LIGHT)
+    assert report.restores
+    assert all(restore.steps_redone <= 3 for restore in report.restores)
+
+
+def test_a_lost_nodes_light_versions_are_computed_from_parity(runs, tmp_path):
+    def lose_node_and_workers():
+        lose_node(tmp_path, "n2")
+        runs.kill_all()
+
+    report = runs.same(REPLICAS, do={9: lose_node_and_workers}, snapshot=LIGHT)
+    assert report.restores[0].bytes_by_origin["parity"] > 0
+
+
 def test_an_interval_of_three(runs):
-    report = runs.same(STAGES, do={7: runs.kill_all}, snapshot=SnapshotSection(every=3, max_cost=0))
+    every_third = msgspec.structs.replace(UNLIMITED, every=3)
+    report = runs.same(STAGES, do={7: runs.kill_all}, snapshot=every_third)
     assert all(restore.step % 3 == 0 for restore in report.restores)
     assert max(restore.steps_redone for restore in report.restores) <= 5
 
 
 def test_memory_outlives_the_agent_that_owns_it(runs, tmp_path):
-    """Nobody else holds what that node had, not even as parity."""
+    """No other worker holds what that node had, not even as parity."""
 
     def kill_agent_and_workers():
         os.kill(agent_of(tmp_path, "n1.g0"), signal.SIGKILL)
         runs.kill_all()
 
-    unprotected = SnapshotSection(every=1, max_cost=0, parity=False)
+    unprotected = msgspec.structs.replace(UNLIMITED, parity=False)
     report = runs.same(STAGES, do={7: kill_agent_and_workers}, snapshot=unprotected)
     assert report.restores
 
@@ -230,9 +292,9 @@ def test_without_any_memory_the_newest_checkpoint_is_loaded(runs, tmp_path):
         runs.kill_all()
 
     snapshot = SnapshotSection(every=2, max_cost=0, persist_every_steps=4)
-    runs.num_steps = LONG
     due = runs.when(lambda: num_written(runs), forget_and_kill)
-    report = runs.same(STAGES, do=due, snapshot=snapshot)
+    due[6] = lambda: runs.let_write(1)
+    report = runs.same(STAGES, do=due, snapshot=snapshot, recovery=PATIENT)
     (restore, *_) = report.restores
     assert list(restore.bytes_by_origin) == ["storage"]
     assert restore.steps_redone > 0
@@ -250,16 +312,16 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(runs, tmp_path):
         runs.kill_all()
 
     snapshot = SnapshotSection(every=2, max_cost=0, persist_every_steps=2)
-    runs.num_steps = LONG
     due = runs.when(lambda: num_written(runs) >= 2, damage_and_kill)
-    report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
+    due |= {6: lambda: runs.let_write(1), 12: lambda: runs.let_write(2)}
+    report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot, recovery=PATIENT)
     assert report.restores[-1].bytes_by_origin["storage"] > 0
     told = [event.reason for event in runs.events if isinstance(event, Decided)]
     assert any("is damaged: its checksum does not fit" in reason for reason in told)
 
 
 def test_versions_that_cannot_be_loaded_are_passed_over(runs, tmp_path):
-    """Everything that one worker has in memory is damaged, and nobody else has it."""
+    """Everything that one worker has in memory is damaged, and no other worker has it."""
 
     def spoil_and_kill():
         runs.stop_all()
@@ -267,9 +329,9 @@ def test_versions_that_cannot_be_loaded_are_passed_over(runs, tmp_path):
         runs.kill_all()
 
     snapshot = SnapshotSection(every=2, max_cost=0, parity=False, persist_every_steps=4)
-    runs.num_steps = LONG
     due = runs.when(lambda: num_written(runs), spoil_and_kill)
-    report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot)
+    due[6] = lambda: runs.let_write(1)
+    report = runs.same(ONE_HOLDER, do=due, snapshot=snapshot, recovery=PATIENT)
     assert report.restores[-1].bytes_by_origin["storage"] > 0, "others may have it in memory"
     passed = [event.reason for event in runs.events if isinstance(event, Decided)]
     assert any("the next older version is tried" in reason for reason in passed)
@@ -285,7 +347,7 @@ def test_where_nothing_can_be_loaded_the_job_ends(runs, tmp_path):
         runs.run(
             ONE_HOLDER,
             do={7: spoil_and_kill},
-            snapshot=SnapshotSection(every=1, max_cost=0, parity=False),
+            snapshot=msgspec.structs.replace(UNLIMITED, parity=False),
         )
     told = [event.details for event in runs.events if isinstance(event, Decided)]
     refused = [details["version"] for details in told if "version" in details]
@@ -312,7 +374,7 @@ def test_a_stopped_job_is_taken_up_again(runs, tmp_path):
 
 def test_the_interval_grows_where_waiting_costs_too_much(runs):
     """Nothing is as cheap as this limit."""
-    runs.same(STAGES, snapshot=SnapshotSection(every=1, max_cost=1e-9))
+    runs.same(STAGES, snapshot=msgspec.structs.replace(UNLIMITED, max_cost=1e-9))
     details = [event.details for event in runs.events if isinstance(event, Decided)]
     (first, *_) = [int(found["every"]) for found in details if "every" in found]
     assert first > 1

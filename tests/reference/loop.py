@@ -28,6 +28,8 @@ class Settings:
     decays: Callable[[str, Tensor], bool] = lambda name, tensor: tensor.ndim >= 2
     clip_norm: float | None = 1.0
     mask: StepMask | None = None
+    build: Callable[[dict[str, torch.nn.Parameter]], list[torch.optim.Optimizer]] | None = None
+    """Other optimizers than AdamW; their groups may have a `rate_factor`."""
 
 
 @dataclass
@@ -56,16 +58,19 @@ def train(
 ) -> Record:
     settings = settings or Settings()
     model = ReferenceLlama(shape, state, **model_options)
-    optimizer = make_optimizer(model, settings)
+    optimizers = [make_optimizer(model, settings)]
+    if settings.build is not None:
+        optimizers = settings.build(model.named())
     record = Record()
     for step in range(num_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate(step)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group["lr"] = settings.learning_rate(step) * group.get("rate_factor", 1.0)
         record.losses.append(mean_gradients(model, batches(step), step, settings.mask))
         record.gradients = copied({name: p.grad for name, p in model.named().items()})
         limit = float("inf") if settings.clip_norm is None else settings.clip_norm
         record.norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit)))
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         if keep_states:
             record.states.append(copied(model.named()))
     record.parameters = copied(model.named())

@@ -12,6 +12,7 @@ from holdfast.runtime.config.job_file import (
     ModelSection,
     ParallelSection,
     RecoverySection,
+    SnapshotSection,
 )
 from holdfast.runtime.launch.prepare import prepare_job
 from support.held import held, new_since
@@ -31,7 +32,16 @@ def nothing_left(fork_server):
 def tiny_job(tmp_path):
     """A job by the keys of its sections, with a model of two blocks."""
 
-    def make(steps=4, changes=(), parallel=None, data=None, recovery=None, faults=(), **job):
+    def make(
+        steps=4,
+        changes=(),
+        parallel=None,
+        data=None,
+        recovery=None,
+        snapshot=None,
+        faults=(),
+        **job,
+    ):
         job.setdefault("run_dir", os.fspath(tmp_path / "run"))
         job.setdefault("timeout_s", 30.0)
         job.setdefault("threads", 1)
@@ -43,8 +53,21 @@ def tiny_job(tmp_path):
                 parallel=parallel or ParallelSection(),
                 changes=tuple(changes),
                 recovery=recovery or RecoverySection(),
+                snapshot=snapshot or SnapshotSection(every=0),
                 faults=tuple(faults),
             )
         )
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def forgotten(request):
+    """A job that fails leaves its memory for the next run, and there is none."""
+    from holdfast.snapshot.memory.job_memory import node_jobs
+    from holdfast.snapshot.memory.node_arenas import remove_all
+
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    for path in folder.rglob("shared_memory") if folder is not None else ():
+        remove_all(node_jobs(path.read_text()))

@@ -52,7 +52,7 @@ def expected_ops(layout: LaneLayout) -> Counter[ComputeOp]:
     counts: Counter[ComputeOp] = Counter()
     for number, route in enumerate(layout.routes):
         for stage, kind in product(route, kinds):
-            counts[kind, stage, number] += len(layout.stage_lanes[stage])
+            counts[kind, stage, number] += len(layout.lanes_of(stage, number))
     return counts
 
 

@@ -2,12 +2,14 @@
 
 from itertools import product
 
+import msgspec
 import pytest
 
 from holdfast.plan.build import regular_plan
 from holdfast.plan.lanes import LaneOrder, layout_of
 from holdfast.plan.memory import peak_in_flight
 from holdfast.plan.plan import Hop, Plan, Schedule, Stage, whole_route
+from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import evaluate
 from holdfast.schedule.orders import compute_orders
 from holdfast.schedule.rounds import num_left_over
@@ -221,7 +223,23 @@ def test_extra_in_flight_goes_to_list_scheduling() -> None:
     assert [peak_in_flight(timeline, lane) <= 4 - lane for lane in range(3)] == [True] * 3
 
 
-def test_a_stage_nobody_passes_has_nothing_to_do() -> None:
+def test_a_stage_no_worker_passes_has_nothing_to_do() -> None:
     stages = (Stage(0, 0, 0, 2, ("n0.g0",)), Stage(1, 0, 0, 2, ("n0.g1",)))
     plan = Plan(blocks(2), stages, (whole_route(stages[:1]),) * 2)
     assert [text(order) for order in orders_of(plan)] == ["F0 B0 F1 B1", ""]
+
+
+def test_an_order_that_is_no_rule_s_is_made_for_the_slow_workers_of_the_plan() -> None:
+    """A micro-batch crosses replicas; the plan says that a worker takes three times as long."""
+    units = blocks(4)
+    plan = regular_plan(units, replicas=2, stages=2, micro_batches=8, devices_per_node=2)
+    crossed = tuple(
+        (Hop("r0.s0", 0, 2), Hop("r1.s1", 2, 4)) if number == 0 else route
+        for number, route in enumerate(plan.routes)
+    )
+    plain = msgspec.structs.replace(plan, routes=crossed)
+    schedule = Schedule(slow=(("n0.g0", 3.0), ("n9.g9", 2.0)))
+    told = msgspec.structs.replace(plain, schedule=schedule)
+    slow = Profile(slow={"n0.g0": 3.0})
+    assert compute_orders(layout_of(told)) == compute_orders(layout_of(plain), slow)
+    assert compute_orders(layout_of(told)) != compute_orders(layout_of(plain))

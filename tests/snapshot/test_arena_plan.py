@@ -37,5 +37,5 @@ def test_where_copies_are_made_one_more_is_kept():
         assert {copy.num_slots for copy in shares.copies} == {2}
 
 
-def test_everybody_finds_the_same():
+def test_every_worker_finds_the_same():
     assert planned() == planned()

@@ -35,8 +35,8 @@ def test_the_interval_is_doubled_until_it_fits():
     (choice,) = feed(found, {"a": 0.0001, "b": 0.0025})
     assert (choice.every, found.every) == (4, 4)
     assert choice.reason == (
-        "b waits 2.5 ms for a version and a step takes 100.0 ms: a version every 4 steps instead "
-        "of 1 keeps that below 1.0%"
+        "a snapshot every 4 steps, before it was every 1: b waits 2.5 ms for one and a step takes "
+        "100.0 ms, with a limit of 1.0%"
     )
 
 
@@ -45,7 +45,7 @@ def test_one_slow_version_decides_nothing():
     assert [found.waited("a", 0.05 if n == 3 else 0.0) for n in range(20)] == [None] * 20
 
 
-def test_it_is_shortened_when_everybody_agrees():
+def test_it_is_shortened_when_every_worker_agrees():
     found = rule()
     feed(found, {"a": 0.0, "b": 0.0039})
     assert found.every == 4

@@ -50,8 +50,8 @@ def test_contradictions_are_refused():
         ArenaLayout((entry("a", 1),), rows=(ParityRow("p", ()),)).check()
     with pytest.raises(HoldfastError, match="no entry to be stored in"):
         ArenaLayout((entry("a", 1),), rows=(ParityRow("a", ()),)).check()
-    with pytest.raises(HoldfastError, match="2 to 4 slots, not 5"):
-        ArenaLayout((), num_slots=5).check()
+    with pytest.raises(HoldfastError, match="2 to 5 slots, not 6"):
+        ArenaLayout((), num_slots=6).check()
 
 
 def test_a_layout_is_its_text():

@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.units import subtract
-from holdfast.snapshot.layout import KINDS, OTHER, PARITY
+from holdfast.snapshot.layout import OTHER, PARITY
 from holdfast.snapshot.loadable import find_loadable
 from holdfast.snapshot.manifest import Holding, Manifest, survey
 from holdfast.snapshot.memory.arena import Version
@@ -53,7 +53,7 @@ def is_whole(plan, manifests):
                 there |= {e.key: e for e in open_strips[0]}
                 changed = True
     for name, spec in HolderMap(plan).tensors.items():
-        for kind in KINDS:
+        for kind in [kind.name for kind in spec.kept().kinds]:
             rest = [spec.whole()]
             for entry in there.values():
                 if (entry.tensor, entry.kind) == (name, kind):

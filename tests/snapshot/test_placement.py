@@ -23,6 +23,7 @@ from holdfast.snapshot.placement import (
     with_copies,
 )
 from support.random_plans import plans
+from support.slow_timeline import crew
 from support.small_plans import even_chain, per_stage, profiles_for, rerouted, shared_plans
 
 any_plan = st.one_of(plans, shared_plans())
@@ -94,9 +95,9 @@ def _assert_quiet(timeline: Timeline, lane: int, start: float, end: float) -> No
     for number, channel in enumerate(program.channel):
         if channel < 0:
             continue
-        source, target = (layout.plan.stages[s] for s in program.channels[channel])
-        ours = names & {*source.workers, *target.workers}
-        if ours and source.workers != target.workers:
+        micro_batch = program.ops[number][2]
+        source, target = (crew(layout, stage, micro_batch) for stage in program.channels[channel])
+        if names & {*source, *target} and source != target:
             leave, arrive = timeline.end[number], timeline.arrive[number]
             assert arrive <= start + 1e-9 or leave >= end - 1e-9 or arrive == leave
     for reduction in timeline.epilogue.reductions:
@@ -184,6 +185,25 @@ def test_messages_take_their_time_out_of_the_windows() -> None:
     head = windows(timeline, 1)[0]
     assert (head.start, head.end) == (0.0, 1.0)  # the message travels from 1 to 1.25
     assert timeline.start[timeline.program.lanes[1][0]] == 1.25
+
+
+def test_shard_ranks_make_room_for_their_own_messages_only() -> None:
+    """Micro-batch 1 travels between the second ranks of both stages from 1 to 2, its gradient from
+    5 to 5.25; the first ranks have their own messages at 1 and 4.25.
+    """
+    units = tuple(msgspec.structs.replace(u, boundary_bytes=8) for u in even_chain(2, 2).units)
+    plan = regular_plan(units, stages=2, shard=2, micro_batches=2)
+    profile = msgspec.structs.replace(
+        per_stage(1, 1, 1), within_node=Link(0.0, 32.0), links={"n0.g1>n0.g3": Link(0.0, 8.0)}
+    )
+    timeline = evaluate(plan, profile)
+    found = [[(w.start, w.end) for w in windows(timeline, lane)] for lane in range(4)]
+    assert found == [
+        [(1.25, 4.25), (6.5, 7.25)],
+        [(2.0, 5.0)],
+        [(0.0, 1.0), (4.5, 7.25)],
+        [(0.0, 1.0), (5.25, 7.25)],
+    ]
 
 
 # What does not fit.

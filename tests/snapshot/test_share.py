@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
-from holdfast.plan.units import TensorSpec, Unit, box_size, intersect, subtract
+from holdfast.plan.state import parse_state
+from holdfast.plan.units import TensorSpec, Unit, box_size, intersect, subtract, with_kinds
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.layout import KINDS, OTHER, PARITY, entry_key
+from holdfast.snapshot.layout import OTHER, PARITY, entry_key
 from holdfast.snapshot.share import MAX_COLUMN, plan_shares, strip_bytes
 from support.random_plans import irregular_plans, make_units, regular_plans
 
@@ -41,7 +42,11 @@ def test_every_element_is_saved_once_by_a_holder(plan, parity):
             assert entry.key == entry_key(entry.tensor, entry.box, entry.kind)
             assert entry.num_bytes == 4 * box_size(entry.box)
             saved.setdefault((entry.tensor, entry.kind), []).append(entry.box)
-    assert set(saved) == {(tensor, kind) for tensor in holders.tensors for kind in KINDS}
+    assert set(saved) == {
+        (tensor.name, kind.name)
+        for tensor in holders.tensors.values()
+        for kind in tensor.kept().kinds
+    }
     for (tensor, _), boxes in saved.items():
         assert sum(map(box_size, boxes)) == holders.tensors[tensor].num_elements
         assert all(intersect(a, b) is None for n, a in enumerate(boxes) for b in boxes[:n])
@@ -119,9 +124,10 @@ def test_on_one_node_nothing_can_be_protected():
 
 
 def test_kinds_of_different_width_are_kept_apart():
-    plan = regular_plan(make_units(1), micro_batches=1)
-    dtypes = {"parameter": "bfloat16", "exp_avg": "float32", "exp_avg_sq": "float32"}
-    layout = plan_shares(plan, dtypes=dtypes).layouts[0]
+    state = parse_state("parameter:bfloat16 exp_avg:float32 exp_avg_sq:float32")
+    units = with_kinds(make_units(1), lambda tensor: state)
+    plan = regular_plan(units, micro_batches=1)
+    layout = plan_shares(plan).layouts[0]
     by_kind = {(e.tensor, e.kind): e.num_bytes for e in state_entries(layout)}
     assert 2 * by_kind["block.0.wq", "parameter"] == by_kind["block.0.wq", "exp_avg"]
     kinds = {whole.kinds: whole.dtype for whole in layout.tensors}

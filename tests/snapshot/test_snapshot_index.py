@@ -45,7 +45,7 @@ def versions(index):
     return [(one.version.step, one.version.agreed_in) for one in loadable(index)]
 
 
-def test_what_everybody_has_is_whole(index):
+def test_what_every_worker_has_is_whole(index):
     assert versions(index) == [(3, 1), (2, 1), (1, 1)]
     assert not any(one.is_degraded for one in loadable(index))
 

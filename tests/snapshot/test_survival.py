@@ -22,6 +22,10 @@ from support.random_plans import make_units
 DAY_S = 86400.0
 
 
+def layouts_of(shares):
+    return (*shares.layouts, *shares.copies)
+
+
 @pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize("shape", [0.7, 1.0, 1.5])
 def test_it_is_what_happens(parity, shape):
@@ -113,9 +117,9 @@ def test_spans_read_well():
 )
 def test_columns_are_read_from_the_shares(degrees, expected):
     plan = regular_plan(make_units(3), micro_batches=6, devices_per_node=1, **degrees)
-    assert columns_of(plan_shares(plan)) == expected
+    assert columns_of(layouts_of(plan_shares(plan))) == expected
 
 
 def test_without_protection_every_node_counts_alone():
     plan = regular_plan(make_units(3), replicas=3, micro_batches=6, devices_per_node=1)
-    assert columns_of(plan_shares(plan, parity=False)) == [1, 1, 1]
+    assert columns_of(layouts_of(plan_shares(plan, parity=False))) == [1, 1, 1]

@@ -9,15 +9,17 @@ class AsgiReply:
         self.status, self.headers, self.body = 0, {}, b""
 
 
-async def _ask(app: Any, path: str, query: str) -> AsgiReply:
+async def _ask(
+    app: Any, path: str, query: str, headers: dict[str, str], post: bytes | None
+) -> AsgiReply:
     reply, sent = AsgiReply(), False
     scope = {
         "type": "http",
-        "method": "GET",
+        "method": "GET" if post is None else "POST",
         "path": path,
         "raw_path": path.encode(),
         "query_string": query.encode(),
-        "headers": [],
+        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "scheme": "http",
@@ -28,7 +30,7 @@ async def _ask(app: Any, path: str, query: str) -> AsgiReply:
         nonlocal sent
         if not sent:
             sent = True
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": post or b"", "more_body": False}
         await asyncio.sleep(3600)
         return {"type": "http.disconnect"}
 
@@ -43,5 +45,12 @@ async def _ask(app: Any, path: str, query: str) -> AsgiReply:
     return reply
 
 
-def ask_app(app: Any, path: str, query: str = "") -> AsgiReply:
-    return asyncio.run(asyncio.wait_for(_ask(app, path, query), 30))
+def ask_app(
+    app: Any,
+    path: str,
+    query: str = "",
+    *,
+    headers: dict[str, str] | None = None,
+    post: bytes | None = None,
+) -> AsgiReply:
+    return asyncio.run(asyncio.wait_for(_ask(app, path, query, headers or {}, post), 30))

@@ -1,13 +1,14 @@
 """Short jobs with real faults, drawn from a seed, and what must be true of each of them."""
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.observe.events import Event, FaultInjected
+from holdfast.observe.events import Event, FaultInjected, JobEnded, JobStarted
 from holdfast.runtime.config.job_file import (
     DataSection,
     JobConfig,
@@ -15,12 +16,15 @@ from holdfast.runtime.config.job_file import (
     ModelSection,
     ParallelSection,
     RecoverySection,
+    SnapshotSection,
 )
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import JobFailed, RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos_draw import Drawn
 from support.outside import SignalSender
+
+TIME_SHARE = 0.005
 
 
 def make_config(
@@ -40,7 +44,7 @@ def make_config(
         parallel=ParallelSection(**({"devices_per_node": 1} | shape)),
         optimizer=OptimizerConfig(learning_rate=3e-3),
         recovery=RecoverySection(restart_nodes=True, max_restarts=20),
-        **more,
+        **({"snapshot": SnapshotSection(every=0)} | more),
     )
 
 
@@ -69,6 +73,8 @@ class Chaos:
         self._fork_server, self._folder, self._undisturbed = fork_server, folder, undisturbed
         self.counts: Counter[str] = Counter()
         self.num_runs = 0
+        self.worst_time = 0.0
+        """How much the parts of the time differed from the wall time, at most, relative to it."""
 
     @property
     def num_done(self) -> int:
@@ -79,8 +85,11 @@ class Chaos:
         calm = self._undisturbed(drawn.num_steps, drawn.dropout)
         self.num_runs += 1
         sender = SignalSender(self._fork_server, drawn.strikes)
+        heard_s: list[float] = []
 
         def hear(event: Event) -> None:
+            if isinstance(event, JobStarted | JobEnded):
+                heard_s.append(time.monotonic())
             if isinstance(event, FaultInjected):
                 self.counts[event.fault] += 1
             sender(event)
@@ -94,6 +103,7 @@ class Chaos:
             sender.join()
             self.counts += sender.counts
         check_equal(calm, result, str(drawn))
+        self.worst_time = max(self.worst_time, check_time(result, heard_s, str(drawn)))
 
 
 def job_config(drawn: Drawn, folder: str) -> JobConfig:
@@ -118,6 +128,15 @@ def check_equal(calm: RunResult, result: RunResult, story: str) -> None:
         assert mine.tokens == step.tokens, f"{story}: samples of step {number} are lost"
         assert abs(mine.loss - step.loss) <= 1e-9 * abs(step.loss), f"{story}: step {number}"
         assert abs(mine.norm - step.norm) <= 1e-8 * abs(step.norm), f"{story}: step {number}"
+
+
+def check_time(result: RunResult, heard_s: list[float], story: str) -> float:
+    """Where the time went adds up to the wall time, as a clock beside the run has it."""
+    wall_s = heard_s[-1] - heard_s[0]
+    told_s = sum(result.report.time_s.values())
+    off = abs(told_s - wall_s) / wall_s
+    assert off <= TIME_SHARE, f"{story}: {told_s:.3f} s are told, {wall_s:.3f} s went by"
+    return off
 
 
 def shared_memory(folder: Path) -> list[str]:

@@ -107,6 +107,7 @@ def draw_shape(source: random.Random, fixed: dict[str, Any]) -> dict[str, Any]:
             "replicas": source.choice((2, 2, 3)),
             "stages": source.choice((1, 2, 2, 3)),
             "tensor": source.choice((1, 1, 2)),
+            "shard": source.choice((1, 1, 2)),
             "recompute": source.random() < 0.3,
         } | fixed
         if num_workers(shape) <= MAX_WORKERS:
@@ -115,7 +116,7 @@ def draw_shape(source: random.Random, fixed: dict[str, Any]) -> dict[str, Any]:
         shape["virtual"] = 2
     if shape["schedule"] == "1f1b":
         shape["extra_in_flight"] = source.choice((0, 0, 1))
-    of_replica = shape["stages"] * shape["tensor"]
+    of_replica = shape["stages"] * shape["tensor"] * shape["shard"]
     shape["devices_per_node"] = source.choice((1, 2)) if of_replica % 2 == 0 else 1
     shape["split"] = draw_split(source, shape["stages"] * shape.get("virtual", 1))
     return shape
@@ -132,12 +133,13 @@ def draw_split(source: random.Random, num_stages: int) -> str | tuple[int, ...]:
 
 def draw_snapshots(source: random.Random) -> SnapshotSection:
     if source.random() < 0.5:
-        return SnapshotSection()
-    return SnapshotSection(every=source.choice((1, 1, 3)), max_cost=0, parity=source.random() < 0.7)
+        return SnapshotSection(every=0)
+    every, parity = source.choice((1, 1, 3)), source.random() < 0.7
+    return SnapshotSection(every=every, max_cost=0, parity=parity, persist_every_s=0)
 
 
 def num_workers(shape: dict[str, Any]) -> int:
-    return int(shape["replicas"] * shape["stages"] * shape["tensor"])
+    return int(shape["replicas"] * shape["stages"] * shape["tensor"] * shape["shard"])
 
 
 def name_of(number: int, shape: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Real worker processes for tests: warm, used again from case to case, and never left behind.
 
 One fork server per test process imports torch once; workers are forked from it when a case
-first needs them and then wait for the next case. Every run has a deadline. Whoever fails takes all
-workers of its run with it, and the next run gets fresh ones. Workers die with the fork server, the
+first needs them and then wait for the next case. Every run has a deadline. One that fails takes all
+others of its run with it, and the next run gets fresh ones. Workers die with the fork server, the
 fork server with the test process, whatever way that ends.
 """
 

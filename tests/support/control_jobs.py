@@ -1,4 +1,4 @@
-"""A coordinator with workers that are nothing but their ledgers; messages arrive at once."""
+"""A coordinator with workers that are nothing but their positions; messages arrive at once."""
 
 from collections.abc import Callable
 
@@ -24,14 +24,8 @@ from holdfast.snapshot.share import plan_digest
 def small_plan(replicas: int = 2, stages: int = 1, **options: object) -> Plan:
     """One worker per node, one unit per stage."""
     units = [Unit(f"block.{n}", (TensorSpec(f"block.{n}.w", (4,)),)) for n in range(stages)]
-    return regular_plan(
-        units,
-        replicas=replicas,
-        stages=stages,
-        micro_batches=replicas,
-        devices_per_node=1,
-        **options,
-    )
+    given = {"micro_batches": replicas, "devices_per_node": 1, **options}
+    return regular_plan(units, replicas=replicas, stages=stages, **given)
 
 
 def outcome(step: int, epoch: int = 1) -> Outcome:
@@ -46,7 +40,7 @@ class Job:
         snapshots = SnapshotSettings(options=SnapshotOptions(job="test"))
         self.settings = ControlSettings(plan=self.plan, **{"snapshots": snapshots, **options})
         self.journal: list[JournalEntry] = []
-        self.ledgers: dict[str, WorkerPosition] = {}
+        self.positions: dict[str, WorkerPosition] = {}
         self.said: list[str] = []
         self.effects: list[Effect] = []
         self.now_ms = 0
@@ -64,14 +58,14 @@ class Job:
         return order
 
     def begin(self) -> "Job":
-        """Everybody is there and has entered the first order."""
+        """Every worker is there and has entered the first order."""
         for node in self.places:
             self.connect(node)
         return self
 
     def connect(self, node: str, **fields: object) -> None:
         states = tuple(
-            ledger.state() for name, ledger in self.ledgers.items() if node_of(name) == node
+            position.state() for name, position in self.positions.items() if node_of(name) == node
         )
         places = tuple(self.places[node])
         self.take(NodeConnected(node=node, agent="a1", places=places, workers=states, **fields))
@@ -96,7 +90,7 @@ class Job:
         self.take(Tick())
 
     def tell(self, name: str) -> None:
-        self.take(WorkerTold(self.ledgers[name].state()))
+        self.take(WorkerTold(self.positions[name].state()))
 
     def take(self, fact: Fact) -> list[Effect]:
         effects = self.coordinator.take(fact, self.now_ms)
@@ -114,33 +108,33 @@ class Job:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Start(member=member):
-                self.ledgers[member.name] = WorkerPosition(member)
+                self.positions[member.name] = WorkerPosition(member)
                 self.tell(member.name)
             case Send(member=member, message=message):
-                ledger = self.ledgers.get(member.name)
-                is_there = ledger is not None and ledger.member == member
+                position = self.positions.get(member.name)
+                is_there = position is not None and position.member == member
                 if is_there and not self.is_held(member.name):
-                    self._deliver(ledger, message)
+                    self._deliver(position, message)
 
-    def _deliver(self, ledger: WorkerPosition, message: object) -> None:
+    def _deliver(self, position: WorkerPosition, message: object) -> None:
         match message:
             case Freeze():
-                ledger.on_freeze(message)
+                position.on_freeze(message)
             case Void(number=number):
-                ledger.on_void(number)
+                position.on_void(number)
             case Order(kind="change"):
-                if ledger.accepts(message)[0]:
-                    ledger.prepare(message)
+                if position.accepts(message)[0]:
+                    position.prepare(message)
             case Order():
-                if ledger.accepts(message)[0]:
+                if position.accepts(message)[0]:
                     share = message.share
-                    if share is not None and ledger.version < share.step:
-                        ledger.applied(share.outcome)
-                    ledger.enter(message)
-        self.tell(ledger.member.name)
+                    if share is not None and position.version < share.step:
+                        position.applied(share.outcome)
+                    position.enter(message)
+        self.tell(position.member.name)
 
     def sent(self, kind: type) -> list[Send]:
         return [e for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
     def member(self, name: str) -> Member:
-        return self.ledgers[name].member
+        return self.positions[name].member

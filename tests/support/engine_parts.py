@@ -66,6 +66,7 @@ class FakePending:
     tensor: Tensor
     done: bool = False
     waited: bool = False
+    seconds: None = None
 
     def is_done(self) -> bool:
         return self.done
@@ -142,6 +143,7 @@ class _FakeMessage:
     links: FakeLinks
     target: Tensor | None = None
     number: int = -1
+    seconds: None = None
 
     def wait(self) -> None:
         self.links.num_waited += 1

@@ -6,12 +6,13 @@ from holdfast.engine.runnable import check_runnable
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.check import check_plan
-from holdfast.plan.plan import Hop, Plan, Route, Schedule, Stage, whole_route
+from holdfast.plan.plan import Hop, Plan, Reshard, Route, Schedule, Stage, whole_route
 from holdfast.plan.units import Unit
 
 Pick = Callable[[int, int], int]
 """A number between two, both included: `random.Random(7).randint`, or a draw of hypothesis."""
 
+RESHARDS: tuple[Reshard, Reshard] = ("after_forward", "after_backward")
 KINDS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
@@ -19,9 +20,14 @@ def named(*numbers: int) -> tuple[str, ...]:
     return tuple(f"n0.g{number}" for number in numbers)
 
 
-def make_stage(replica: int, index: int, first: int, stop: int, *workers: int) -> Stage:
-    """Units first .. stop - 1 on workers given by number; several share them by the tensor axis."""
-    axes = (("tensor", len(workers)),) if len(workers) > 1 else ()
+def make_stage(
+    replica: int, index: int, first: int, stop: int, *workers: int, shard: int = 1
+) -> Stage:
+    """Units first .. stop - 1 on workers given by number; several share them by the shard axis,
+    where a degree is given, and by the tensor axis.
+    """
+    degrees = (("shard", shard), ("tensor", len(workers) // shard))
+    axes = tuple((name, degree) for name, degree in degrees if degree > 1)
     return Stage(replica, index, first, stop, named(*workers), axes)
 
 
@@ -49,15 +55,16 @@ def any_plan(
     pick: Pick, units: Sequence[Unit], num_micro_batches: int, max_workers: int, base: int = 0
 ) -> Plan:
     """A plan that can be run with at most that many workers, numbered from `base` on: of equal
-    replicas, or with depths, splits, tensor degrees and routes of their own, or with workers that
-    fill several seats.
+    replicas, or with depths, splits, tensor and shard degrees and routes of their own, or with
+    workers that fill several seats.
     """
     for _ in range(20):
         make = (_equal_replicas, _own_replicas, _own_replicas, _shared_workers)[pick(0, 3)]
         plan = make(pick, units, num_micro_batches, max_workers, base)
         recompute = pick(0, 3) == 0
         for kind in (KINDS[pick(0, 3)], "1f1b", "gpipe"):
-            schedule = Schedule(kind, extra_in_flight=pick(0, 1), recompute=recompute)
+            extra, reshard = pick(0, 1), RESHARDS[pick(0, 1)]
+            schedule = Schedule(kind, extra, recompute, reshard=reshard)
             found = Plan(plan.units, plan.stages, plan.routes, schedule)
             try:
                 check_plan(found)
@@ -72,15 +79,18 @@ def _equal_replicas(
     pick: Pick, units: Sequence[Unit], num_micro_batches: int, max_workers: int, base: int
 ) -> Plan:
     tensor = pick(1, min(3, max_workers))
-    stages = pick(1, min(len(units), max_workers // tensor))
-    replicas = pick(1, min(num_micro_batches, max_workers // (tensor * stages)))
+    shard = pick(1, min(3, max_workers // tensor))
+    seats = tensor * shard
+    stages = pick(1, min(len(units), max_workers // seats))
+    replicas = pick(1, min(num_micro_batches, max_workers // (seats * stages)))
     virtual = pick(1, 2) if 2 * stages <= len(units) else 1
-    count = replicas * stages * tensor
+    count = replicas * stages * seats
     return regular_plan(
         units,
         replicas=replicas,
         stages=stages,
         tensor=tensor,
+        shard=shard,
         virtual=virtual,
         micro_batches=num_micro_batches,
         workers=named(*range(base, base + count)),
@@ -100,10 +110,12 @@ def _own_replicas(
         for index in range(depth):
             spare = budget - (depth - index - 1)
             tensor = pick(1, min(3, spare))
+            shard = pick(1, min(3, spare // tensor))
             first = base + max_workers - left
-            numbers = range(first, first + tensor)
-            stages.append(make_stage(replica, index, *bounds[index : index + 2], *numbers))
-            left, budget = left - tensor, budget - tensor
+            numbers = range(first, first + tensor * shard)
+            here = bounds[index : index + 2]
+            stages.append(make_stage(replica, index, *here, *numbers, shard=shard))
+            left, budget = left - len(numbers), budget - len(numbers)
     return _with_routes(pick, units, stages, replicas, num_micro_batches)
 
 

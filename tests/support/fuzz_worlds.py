@@ -31,7 +31,7 @@ def make(
     shape = JobShape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
     times = {"settle_ms": 20, "answer_ms": 300, "lost_after_ms": 250, "max_restarts": 100}
     snapshots = SnapshotSettings(options=OPTIONS, max_cost=0.0)
-    settings = ControlSettings(plan=plan, snapshots=snapshots, **{**times, **options})
+    settings = ControlSettings(plan=plan, **{**times, "snapshots": snapshots, **options})
     pace = WorldDelays(is_one_machine=is_one_machine)
     world = World(Random(seed), shape, settings, pace, [Coverage(), *checkers])
     world.office.open()
@@ -47,7 +47,7 @@ def until(world: World, reached: Callable[[], bool], limit_ms: int = 5_000) -> W
 
 
 def at_version(world: World, version: int) -> World:
-    """Everybody of the last order has got there."""
+    """Every worker of the last order has got there."""
 
     def reached() -> bool:
         last = world.journal.last

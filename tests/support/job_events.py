@@ -1,4 +1,4 @@
-"""Events of a small run, for whoever shows or sums them up."""
+"""Events of a small run, to be shown or summed up."""
 
 from holdfast.observe.events import JobEnded, JobStarted, PlanChanged, Recovered, StepDone
 

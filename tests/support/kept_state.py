@@ -13,8 +13,9 @@ from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena_plan import SnapshotOptions, node_job
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.copying.worker_snapshots import WorkerSnapshots
-from holdfast.snapshot.layout import KINDS, ArenaLayout, Version
+from holdfast.snapshot.layout import ArenaLayout, Version
 from holdfast.snapshot.load.job_state import Loaded, load_snapshot
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.node_arenas import NodeArenas
@@ -24,29 +25,33 @@ from support.snapshots import State
 JOB = "test"
 
 
-def make_slices(plan: Plan, worker: str, state: State | None = None) -> dict[str, Slice]:
+def make_slices(plan: Plan, worker: str, given: State | None = None) -> dict[str, Slice]:
     """A worker's part of the whole state; without one, values that no state has."""
     slices = {}
     for tensor, boxes in HolderMap(plan).slices(worker).items():
         shape = [high - low for low, high in boxes[0]]
-        parts = [torch.full(shape, torch.nan) for _ in KINDS]
-        slices[tensor] = Slice(tensor, boxes[0], nn.Parameter(parts[0]), *parts[1:])
-    if state is not None:
-        fill(slices, state)
+        kinds = HolderMap(plan).tensors[tensor].kept().kinds
+        own, *others = [
+            torch.full(shape, torch.nan, dtype=getattr(torch, kind.dtype)) for kind in kinds
+        ]
+        state = {kind.name: values for kind, values in zip(kinds[1:], others, strict=True)}
+        slices[tensor] = Slice(tensor, boxes[0], nn.Parameter(own), state)
+    if given is not None:
+        fill(slices, given)
     return slices
 
 
 def fill(slices: dict[str, Slice], state: State) -> None:
     for piece in slices.values():
         index = tuple(slice(low, high) for low, high in piece.box)
-        for kind in KINDS:
+        for kind in piece.kinds:
             piece.part(kind, piece.box).copy_(state[piece.tensor, kind][index])
 
 
 def check(slices: dict[str, Slice], state: State) -> None:
     for piece in slices.values():
         index = tuple(slice(low, high) for low, high in piece.box)
-        for kind in KINDS:
+        for kind in piece.kinds:
             assert torch.equal(piece.part(kind, piece.box), state[piece.tensor, kind][index])
 
 
@@ -59,6 +64,7 @@ class Hand:
         self.position = WorkerPosition(Member(worker, 1))
         self.sealed_versions: list[Version] = []
         self.waits_s: list[float] = []
+        self.costs: list[CopyCost] = []
         self.snapshots = WorkerSnapshots(
             crew.options,
             worker,
@@ -69,12 +75,16 @@ class Hand:
         )
 
     def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
-        path = self._crew.arenas[node_of(self._worker)].make(layouts)
-        self.snapshots.give(layouts[0].plan, str(path))
+        arenas = self._crew.arenas[node_of(self._worker)]
+        self.path = arenas.make(layouts)
+        own = [arenas.path_of(layout) for layout in layouts if layout.is_staging]
+        self.staging = own[0] if own else None
+        self.snapshots.give(layouts[0].plan, str(self.path), str(self.staging or ""))
 
-    def sealed(self, plan: str, version: Version, wait_s: float) -> None:
+    def sealed(self, plan: str, version: Version, cost: CopyCost) -> None:
         self.sealed_versions.append(version)
-        self.waits_s.append(wait_s)
+        self.costs.append(cost)
+        self.waits_s.append(cost.wait_s)
 
     def enter(self, since: Version | None = None) -> None:
         self.snapshots.enter(self._crew.plan, self.slices, since)
@@ -107,7 +117,7 @@ class Crew:
             hand.enter()
 
     def train(self, states: dict[int, State], epoch: int = 1) -> None:
-        """All of them, step by step; the last version is not finished by anybody."""
+        """All of them, step by step; the last version is not finished by any worker."""
         for step, state in states.items():
             for hand in self.hands.values():
                 hand.apply(step, epoch, state)

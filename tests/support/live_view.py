@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -49,9 +49,11 @@ def holdfast(*words: str, cwd: Path, **more: Any) -> "subprocess.Popen[str]":
 
 
 @contextmanager
-def viewed_job(folder: Path, steps: int) -> Iterator[str]:
-    """The address of the page; the job has begun."""
-    (folder / "job.toml").write_text(JOB.format(steps=steps))
+def viewed_job(
+    folder: Path, steps: int, more: str = "", words: Sequence[str] = ()
+) -> Iterator[str]:
+    """The address of the page; the job has begun. `more` of its file, `words` for the viewer."""
+    (folder / "job.toml").write_text(JOB.format(steps=steps) + more)
     job = holdfast("run", "job.toml", "--quiet", cwd=folder)
     view = None
     try:
@@ -61,7 +63,7 @@ def viewed_job(folder: Path, steps: int) -> Iterator[str]:
             assert job.poll() is None
             assert monotonic() < end
             sleep(0.02)
-        view = holdfast("view", "run", "--port", "0", cwd=folder, stdout=subprocess.PIPE)
+        view = holdfast("view", "run", "--port", "0", *words, cwd=folder, stdout=subprocess.PIPE)
         yield view.stdout.readline().split()[0]
         assert job.wait(END_S) == 0
     finally:

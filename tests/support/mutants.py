@@ -23,8 +23,9 @@ from holdfast.control.coordinator import Coordinator
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.delivery import Sender
 from holdfast.control.effects import Effect, Record, Stop
+from holdfast.control.fact_intake import FactIntake
 from holdfast.control.hang_monitor import HangMonitor, Looked
-from holdfast.control.joining import JoinerUnits, SourceFeed
+from holdfast.control.joining import JoinerParts, SourceFeed
 from holdfast.control.journal_entries import EnteredByAll, Started
 from holdfast.control.journal_state import JournalState, members_of
 from holdfast.control.member_status import MemberStatus
@@ -161,11 +162,11 @@ def journal_first(patch: pytest.MonkeyPatch) -> None:
 def level_restart(patch: pytest.MonkeyPatch) -> None:
     """A restarted coordinator waits for events instead of acting on the states it is told."""
 
-    def members_on(original: Any, self: Coordinator, node: str) -> list[Member]:
-        return [] if self._is_gathering else list(original(self, node))
+    def members_on(original: Any, self: FactIntake, node: str) -> list[Member]:
+        return [] if self._state.is_gathering else list(original(self, node))
 
-    def told(original: Any, self: Coordinator, state: Any) -> Any:
-        if not self._is_gathering:
+    def told(original: Any, self: FactIntake, state: Any) -> Any:
+        if not self._state.is_gathering:
             return original(self, state)
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(MemberStatus, "look_at", lambda *_: None)
@@ -176,8 +177,8 @@ def level_restart(patch: pytest.MonkeyPatch) -> None:
             inner.setattr(MemberStatus, "look_at_all", lambda *_: None)
             return original(self)
 
-    around(patch, Coordinator, "_members_on", members_on)
-    around(patch, Coordinator, "_told", told)
+    around(patch, FactIntake, "_members_on", members_on)
+    around(patch, FactIntake, "_told", told)
     around(patch, Coordinator, "_has_gathered", has_gathered)
 
 
@@ -299,14 +300,14 @@ def exact_sets(patch: pytest.MonkeyPatch) -> None:
 def joiner_versions(patch: pytest.MonkeyPatch) -> None:
     """What has arrived at a joiner counts as current."""
 
-    def updated(units: JoinerUnits, unit: int, step: int) -> bool:
+    def updated(units: JoinerParts[Any], unit: int, step: int) -> bool:
         if unit in units._versions:
             units._versions[unit] = step + 1
         return unit in units._versions
 
-    patch.setattr(JoinerUnits, "updated", updated)
+    patch.setattr(JoinerParts, "updated", updated)
     patch.setattr(
-        JoinerUnits, "is_current", lambda units, _: all(u in units._versions for u in units.units)
+        JoinerParts, "is_current", lambda units, _: all(u in units._versions for u in units.parts)
     )
     patch.setattr(
         SourceFeed,
@@ -319,17 +320,17 @@ def joiner_versions(patch: pytest.MonkeyPatch) -> None:
 def discard_joiners(patch: pytest.MonkeyPatch) -> None:
     """A recovery leaves a joiner what it has fetched, of whatever history."""
 
-    def arrived(units: JoinerUnits, unit: int, version: int, _: int) -> bool:
+    def arrived(units: JoinerParts[Any], unit: int, version: int, _: int) -> bool:
         units._versions[unit] = version
         return True
 
     def close(original: Any, joining: Joining, **named: Any) -> None:
-        units, state = joining.units, joining.state
+        parts, state = joining.parts, joining.state
         original(joining, **named)
-        joining.units, joining.state = units, state
+        joining.parts, joining.state = parts, state
 
-    patch.setattr(JoinerUnits, "arrived", arrived)
-    patch.setattr(JoinerUnits, "forget", lambda _: None)
+    patch.setattr(JoinerParts, "arrived", arrived)
+    patch.setattr(JoinerParts, "forget", lambda _: None)
     around(patch, Joining, "close", close)
 
 
@@ -344,7 +345,7 @@ def wrong_worker(patch: pytest.MonkeyPatch) -> None:
         found = original(monitor, now_ms)
         members = sorted(monitor._roster.states)
         hung = {members[members.index(m) - 1]: why for m, why in found.hung.items()}
-        return Looked(hung, found.lost_nodes)
+        return Looked(hung, found.lost_nodes, found.standstill)
 
     around(patch, HangMonitor, "look", look)
 
@@ -363,10 +364,10 @@ def partial_restore(patch: pytest.MonkeyPatch) -> None:
 def older_lineage(patch: pytest.MonkeyPatch) -> None:
     """A snapshot of a history that was given up is preferred."""
 
-    def newest(original: Any, self: SnapshotCoordination) -> Any:
+    def newest(original: Any, self: SnapshotCoordination, *before: Any) -> Any:
         whole = [s.version for s in self._index.statuses(self._journal.plans) if s.is_complete]
         old = [v for v in whole if v.agreed_in < self._journal.epoch_of_step(v.step - 1)]
-        return max(old, key=lambda version: version.step) if old else original(self)
+        return max(old, key=lambda version: version.step) if old else original(self, *before)
 
     around(patch, SnapshotCoordination, "newest_loadable", newest)
 

@@ -55,7 +55,11 @@ def regular_plans(draw: st.DrawFn, units: tuple[Unit, ...] = ()) -> Plan:
         tensor=draw(st.integers(1, 3)),
         shard=draw(st.integers(1, 2)),
         micro_batches=replicas * per_replica,
-        schedule=Schedule(kind=kind, recompute=draw(st.booleans())),
+        schedule=Schedule(
+            kind=kind,
+            recompute=draw(st.booleans()),
+            reshard=draw(st.sampled_from(("after_forward", "after_backward"))),
+        ),
         split=draw(st.sampled_from(["even", "cost"])),
         devices_per_node=draw(st.sampled_from([1, 2, 8])),
     )

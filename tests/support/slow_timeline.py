@@ -1,4 +1,4 @@
-"""A second, obvious timeline: nobody starts before all they wait for has ended, until it is so.
+"""A second, obvious timeline: no worker starts before all they wait for has ended, until it is so.
 
 Every start is 0 at first. In each round every computation is put behind the one before it on each
 of its lanes and behind the message it needs, as things stand; when a round changes nothing, that
@@ -52,17 +52,28 @@ def arrivals(
     layout: LaneLayout, orders: Sequence[LaneOrder], profile: Profile, end: dict[ComputeOp, float]
 ) -> dict[ComputeOp, float]:
     """When each result is where it is needed; messages between two stages go one by one."""
-    free: dict[tuple[int, int], float] = {}
+    free: dict[tuple[object, ...], float] = {}
     arrival = dict(end)
     for lane, order in enumerate(orders):
         for op in order:
             target = receiver(layout, op)
-            if target is None or layout.stage_lanes[op[1]][0] != lane:
+            here = crew(layout, op[1], op[2])
+            if target is None or min(layout.lane_of_worker[worker] for worker in here) != lane:
                 continue
             sending, latency = message(layout, profile, op, target)
-            free[op[1], target] = max(end[op], free.get((op[1], target), 0.0)) + sending
-            arrival[op] = free[op[1], target] + latency
+            channel = (op[1], target, here, crew(layout, target, op[2]))
+            free[channel] = max(end[op], free.get(channel, 0.0)) + sending
+            arrival[op] = free[channel] + latency
     return arrival
+
+
+def crew(layout: LaneLayout, number: int, micro_batch: int) -> tuple[str, ...]:
+    """The workers of a stage that compute a micro-batch: shard ranks take turns."""
+    stage = layout.plan.stages[number]
+    place = sum(number in route for route in layout.routes[:micro_batch])
+    width = len(stage.workers) // stage.shard
+    first = place % stage.shard * width
+    return stage.workers[first : first + width]
 
 
 def receiver(layout: LaneLayout, op: ComputeOp) -> int | None:
@@ -77,7 +88,7 @@ def message(
 ) -> tuple[float, float]:
     """How long the slowest sender is at it, and the longest latency."""
     plan = layout.plan
-    a, b = plan.stages[op[1]].workers, plan.stages[target].workers
+    a, b = crew(layout, op[1], op[2]), crew(layout, target, op[2])
     pairs = [(a[j * len(a) // len(b)], b[j]) for j in range(len(b))]
     pairs = [(source, receiver) for source, receiver in pairs if source != receiver]
     later = max(hop_of(layout, stage, op[2]).first for stage in (op[1], target))
@@ -106,7 +117,7 @@ def duration(layout: LaneLayout, profile: Profile, op: ComputeOp) -> float:
     """Unit by unit, at the pace of the slowest worker."""
     kind, number, micro_batch = op
     plan = layout.plan
-    stage, hop = plan.stages[number], hop_of(layout, number, micro_batch)
+    hop = hop_of(layout, number, micro_batch)
     forward = backward_input = backward_weight = 0.0
     for unit in plan.units[hop.first : hop.stop]:
         cost = profile.unit.get(unit.name, unit)
@@ -121,9 +132,11 @@ def duration(layout: LaneLayout, profile: Profile, op: ComputeOp) -> float:
         "I": backward_input,
         "W": backward_weight,
     }[kind]
-    degree = len(stage.workers) // stage.shard
-    time *= profile.tensor.get(degree, 1 / degree)
-    time *= max(slowness(layout, profile, worker) for worker in stage.workers)
+    computing = crew(layout, number, micro_batch)
+    degree = len(computing)
+    nearest = sorted(profile.tensor, key=lambda known: (abs(known - degree), known))[:1]
+    time *= profile.tensor[nearest[0]] * nearest[0] / degree if nearest else 1 / degree
+    time *= max(slowness(layout, profile, worker) for worker in computing)
     return time * (profile.workload[micro_batch] if profile.workload else 1.0)
 
 

@@ -53,7 +53,7 @@ def train_with_snapshots(
         store=Store(*store),
         listener=Quiet(),
     )
-    shares = plan_shares(plan, dtypes=task.dtype, chunk_bytes=4096)
+    shares = plan_shares(plan, dtype=task.dtype, chunk_bytes=4096)
     layout = shares.layout(worker)
     arena = Arena.create(f"arena-{worker}", layout, folder)
     copier = Copier(arena, chunk_bytes=2048)

@@ -10,7 +10,7 @@ from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.layout import KINDS, OTHER, PARITY, ArenaLayout, LayoutEntry, chunk_checksums
+from holdfast.snapshot.layout import OTHER, PARITY, ArenaLayout, LayoutEntry, chunk_checksums
 from holdfast.snapshot.load.assemble import LoadReport, Want, assemble
 from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding, Manifest
@@ -26,9 +26,9 @@ State = dict[tuple[str, str], Tensor]
 def random_state(plan: Plan, seed: int = 0, dtype: torch.dtype = torch.float32) -> State:
     generator = torch.Generator().manual_seed(seed)
     return {
-        (name, kind): torch.randn(spec.shape, generator=generator, dtype=dtype)
+        (name, kind.name): torch.randn(spec.shape, generator=generator, dtype=dtype)
         for name, spec in HolderMap(plan).tensors.items()
-        for kind in KINDS
+        for kind in spec.kept().kinds
     }
 
 
@@ -118,10 +118,10 @@ class Cluster:
 def wants_for(plan: Plan, worker: str, dtype: torch.dtype = torch.float32) -> list[Want]:
     """All a worker needs, its targets filled with a value no state has."""
     return [
-        Want(tensor, kind, box, torch.full(shape_of(box), torch.nan, dtype=dtype))
+        Want(tensor, kind.name, box, torch.full(shape_of(box), torch.nan, dtype=dtype))
         for tensor, boxes in HolderMap(plan).slices(worker).items()
         for box in boxes
-        for kind in KINDS
+        for kind in HolderMap(plan).tensors[tensor].kept().kinds
     ]
 
 

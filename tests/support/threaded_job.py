@@ -30,6 +30,7 @@ from holdfast.control.effects import (
 from holdfast.control.facts import (
     Fact,
     NodeConnected,
+    PlanWanted,
     StopWanted,
     Tick,
     WorkerExited,
@@ -133,6 +134,10 @@ class ThreadedJob:
     """
     enough: Callable[["ThreadedJob"], bool] = lambda job: False
     """The job has shown what it is for, and may stop before its last step."""
+    wishes: Sequence[tuple[int, Plan]] = ()
+    """Plans that are wanted, each once so many steps are done."""
+    spares: tuple[str, ...] = ()
+    """Workers that live and have no place in `plan`."""
     settings: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -152,6 +157,7 @@ class ThreadedJob:
         self.is_over = False
         self.states: dict[Member, WorkerState] = {}
         self.num_crashes = 0
+        self._num_wished = 0
         self._last_fault = -1
         """The step in which it happened."""
 
@@ -174,6 +180,7 @@ class ThreadedJob:
                     self.num_crashes += 1
                     self._take_office()
                     break
+            self._wish()
             if not self._is_stopping and self.enough(self):
                 self._is_stopping = True
                 self.facts.put(StopWanted("enough"))
@@ -182,6 +189,25 @@ class ThreadedJob:
         if self.errors:
             raise self.errors[0]
         self.close()
+
+    def _wish(self) -> None:
+        for at_step, plan in self.wishes[self._num_wished : self._num_wished + 1]:
+            if self.num_done >= at_step:
+                self._num_wished += 1
+                self.facts.put(PlanWanted(plan, "a wish"))
+
+    def runs(self, plan: Plan) -> bool:
+        """Have all workers of a plan done a step under it, and all faults happened?"""
+        alive = {m.name: t for m, t in self.trainers.items() if self.links[m].is_open}
+        return all(fault.happened for fault in self.faults) and all(
+            name in alive and self._has_stepped_in(alive[name], plan) for name in plan.workers
+        )
+
+    def _has_stepped_in(self, trainer: Trainer, plan: Plan) -> bool:
+        epoch, position = trainer._parts.epoch, trainer.position
+        return (
+            epoch is not None and epoch.plan == plan and position.version > position.entered_at + 1
+        )
 
     def _take_office(self) -> None:
         """A new coordinator, which knows the journal and what the agent tells it."""
@@ -194,18 +220,19 @@ class ThreadedJob:
             while True:
                 self.facts.get_nowait()
         alive = tuple(s for m, s in self.states.items() if self.links[m].is_open)
-        told = NodeConnected(node="n0", agent="a", places=self.plan.workers, workers=alive)
+        places = (*self.plan.workers, *self.spares)
+        told = NodeConnected(node="n0", agent="a", places=places, workers=alive)
         self.facts.put(told)
 
     def await_step(self) -> None:
-        """Until somebody has done one step more than anybody has now."""
+        """Until a worker has done one step more than any worker has now."""
 
         def newest() -> int:
             return max((r.step for found in self.steps.values() for r in found), default=-1)
 
         with self.stepped:
             now = newest()
-            assert self.stepped.wait_for(lambda: newest() > now, DEADLINE_S), "nobody gets on"
+            assert self.stepped.wait_for(lambda: newest() > now, DEADLINE_S), "no worker gets on"
 
     @property
     def num_done(self) -> int:
@@ -274,6 +301,7 @@ class ThreadedJob:
                 num_steps=task.num_steps,
                 seed=RUN_SEED,
                 dtype=task.dtype,
+                compute_dtype=task.compute,
                 optimizer=task.optimizer,
                 timeout_ms=20_000,
                 verify=True,

@@ -7,8 +7,9 @@ no part of it, so one reference run (plain PyTorch, one process) serves every pl
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ from holdfast.models.presets import LlamaOptions
 from holdfast.plan.check import check_plan
 from holdfast.plan.model_catalog import LlamaShape, llama_units
 from holdfast.plan.plan import Plan
-from holdfast.plan.units import Box, TensorSpec, Unit
+from holdfast.plan.units import Box, TensorSpec, Unit, with_kinds
+from holdfast.runtime.launch.job_state import kept_by
 from reference.loop import Record, Settings, train
 from support.cluster import Cluster, Store
 from support.live_groups import count_resources
@@ -55,11 +57,16 @@ class Task:
     shortest: int | None = None
     dtype: str = "float64"
     dropout: float = 0.0
-    optimizer: OptimizerConfig = ADAM
+    optimizer: OptimizerConfig = field(default=ADAM, hash=False)
+    compute: str = ""
+    moments: str = ""
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        return llama_units(self.shape, self.rows * self.length)
+        units = llama_units(self.shape, self.rows * self.length)
+        if self.optimizer.is_plain and not self.compute and not self.moments:
+            return units
+        return with_kinds(units, kept_by(self.optimizer, self.dtype, self.moments))
 
     @property
     def data(self) -> SyntheticTask:
@@ -177,6 +184,7 @@ def train_worker(
             num_steps=task.num_steps,
             seed=RUN_SEED,
             dtype=task.dtype,
+            compute_dtype=task.compute,
             optimizer=task.optimizer,
             **settings,
         ),
@@ -205,8 +213,8 @@ def train_worker(
 def train_when_told(
     worker: str, task: Task, plans: tuple[Planned, ...], store: tuple[int, str], *rest: Any
 ) -> WorkerRun:
-    """As `train_worker`, but whoever has no role at first starts when others have done two steps
-    and tell so.
+    """As `train_worker`, but one without a role at first starts when others have done two steps and
+    tell so.
     """
     told = Store(store[0], store[1] + "/told")
     if worker not in plans[0].plan.seats:
@@ -245,6 +253,36 @@ def train_again_and_again(
     return replace(run, resources=tuple(resources))
 
 
+def plain_optimizers(
+    config: OptimizerConfig, named: dict[str, torch.nn.Parameter]
+) -> list[torch.optim.Optimizer]:
+    """As one would write it by hand: a group per tensor."""
+    momentum = {} if config.momentum is None else {"momentum": config.momentum}
+    arguments: dict[str, dict[str, Any]] = {
+        "AdamW": {"betas": config.betas, "eps": config.eps, "foreach": False},
+        "Adam": {"betas": config.betas, "eps": config.eps, "foreach": False},
+        "SGD": {"momentum": 0.9, "foreach": False} | momentum,
+        "Muon": momentum,
+    }
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for tensor, parameter in named.items():
+        kind, rate = config.name, config.learning_rate
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        for group in config.param_groups:
+            if any(fnmatchcase(tensor, pattern) for pattern in group.tensors):
+                kind = group.name or kind
+                rate = rate if group.learning_rate is None else group.learning_rate
+                decay = decay if group.weight_decay is None else group.weight_decay
+                break
+        if kind == "Muon" and parameter.ndim != 2:
+            kind = "AdamW"
+        factor = rate / config.learning_rate
+        groups.setdefault(kind, []).append(
+            {"params": [parameter], "rate_factor": factor, "weight_decay": decay}
+        )
+    return [getattr(torch.optim, k)(found, **arguments[k]) for k, found in groups.items()]
+
+
 @lru_cache(maxsize=64)
 def reference_run(task: Task) -> Record:
     """What a plain loop in one process comes to."""
@@ -264,6 +302,7 @@ def reference_run(task: Task) -> Record:
         weight_decay=optimizer.weight_decay,
         clip_norm=optimizer.clip_limit,
         mask=mask if task.dropout else None,
+        build=None if optimizer == ADAM else partial(plain_optimizers, optimizer),
     )
     state = initial_state(task.shape, INITIAL_SEED, dtype=DTYPES[task.dtype])
     return train(task.shape, state, batches, task.num_steps, settings)
@@ -293,7 +332,7 @@ def _assert_steps(run: Run, record: Record, limit: float) -> None:
 
 
 def assert_holders_agree(run: Run) -> None:
-    """Whoever holds a piece holds the same bits after every step; all holders said so."""
+    """All that hold a piece hold the same bits after every step; all holders said so."""
     seen: dict[tuple[int, str], dict[str, int]] = {}
     for worker, told in run.workers.items():
         for report in told.steps:
@@ -318,7 +357,7 @@ def _assert_parameters(run: Run, record: Record, limit: float) -> float:
             worst = max(worst, error)
             covered[name][index] = True
     for name, parts in covered.items():
-        assert bool(parts.all()), f"nobody holds all of {name}"
+        assert bool(parts.all()), f"no worker holds all of {name}"
     return worst
 
 

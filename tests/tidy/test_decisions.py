@@ -1,7 +1,8 @@
 """Decisions are made in the pure packages: processes carry facts in and effects out.
 
-Of control/, a process may know the machine it drives, the values that go in and come out, and what
-it shows. If it imports anything else, it is about to decide something itself.
+Of control/, a package that acts may know the machines it drives, the values that go in and come
+out, and what it shows. If it imports anything else, it is about to decide something itself. (That
+the processes import neither planner nor detector is in the table of `test_imports.py`.)
 """
 
 import ast
@@ -12,31 +13,42 @@ import pytest
 from tidy.source_tree import Module, assert_none, modules
 from tidy.test_imports import imports
 
-INTERFACE = {
-    **dict.fromkeys(("coordinator", "worker"), "the machines"),
-    **dict.fromkeys(
-        ("facts", "state", "report", "worker_reports", "snapshots.messages"), "what goes in"
-    ),
-    **dict.fromkeys(("effects", "order", "message", "job_events", "worker_commands"), "comes out"),
-    **dict.fromkeys(
-        ("settings", "journal_entries", "step_aggregator.Recorded"),
-        "what is given, and what is kept",
-    ),
-    **dict.fromkeys(("view", "ending"), "what is shown: a view, and how the job ended"),
+VALUES = {
+    **dict.fromkeys(("state", "report", "worker_reports"), "what a worker tells"),
+    **dict.fromkeys(("order", "effects"), "what it is told"),
 }
-"""Module of control/ that runtime/ may import: what it is."""
+INTERFACES = {
+    "runtime": {
+        **VALUES,
+        "coordinator": "the machine that it drives",
+        **dict.fromkeys(("facts", "snapshots.messages", "plan_question"), "what goes in"),
+        **dict.fromkeys(("message", "job_events"), "what comes out"),
+        **dict.fromkeys(("settings", "journal_entries"), "what is given, and what is kept"),
+        **dict.fromkeys(("view", "ending"), "what is shown: a view, and how the job ended"),
+    },
+    "engine": {
+        **VALUES,
+        **dict.fromkeys(("worker", "worker_position", "joining"), "the machines that it drives"),
+        "worker_commands": "what goes in and comes out",
+    },
+    "advisor": {"plan_question": "what it is asked, and what it answers"},
+}
+"""Per package that acts, the modules of control/ that it may import, and what they are."""
 
-CARRIERS = ("holdfast.runtime.coordinator.", "holdfast.runtime.agent.", "holdfast.runtime.record.")
+CARRIERS = ("holdfast.runtime.", "holdfast.advisor.")
 """Where a comparison of numbers of orders, epochs or versions would be a second opinion."""
 NUMBERS = {"epoch", "round", "lineage", "incarnation", "agreed_in"}
 
 
 def wrong_imports(module: Module) -> Iterator[str]:
     for line, name in imports(module):
-        if name.startswith("holdfast.control."):
-            known = name.removeprefix("holdfast.control.")
-            if not any(f"{known}.".startswith(f"{allowed}.") for allowed in INTERFACE):
-                yield f"{module.name}:{line}: imports {name}, which decides"
+        known = any(_is_of(name, allowed) for allowed in INTERFACES[module.package])
+        if name.startswith("holdfast.control.") and not known:
+            yield f"{module.name}:{line}: imports {name}, which decides"
+
+
+def _is_of(name: str, module: str) -> bool:
+    return f"{name}.".startswith(f"holdfast.control.{module}.")
 
 
 def wrong_comparisons(module: Module) -> Iterator[str]:
@@ -49,9 +61,9 @@ def wrong_comparisons(module: Module) -> Iterator[str]:
                 yield f"{module.name}:{node.lineno}: compares {named[0]}"
 
 
-def test_processes_know_only_the_interface_of_control():
-    runtime = [module for module in modules() if module.package == "runtime"]
-    assert_none(line for module in runtime for line in wrong_imports(module))
+def test_who_acts_knows_only_the_interface_of_control():
+    acting = [module for module in modules() if module.package in INTERFACES]
+    assert_none(line for module in acting for line in wrong_imports(module))
 
 
 def test_processes_do_not_say_what_is_newer():
@@ -60,17 +72,38 @@ def test_processes_do_not_say_what_is_newer():
     assert_none(line for module in carriers for line in wrong_comparisons(module))
 
 
+def prints(module: Module) -> Iterator[str]:
+    """`print()`, and its disguises: what a process says goes through logging."""
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Name(id="print")):
+                yield f"{module.name}:{node.lineno}: print(): use logging"
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr"),
+                attr="write",
+            ):
+                yield f"{module.name}:{node.lineno}: writes to the terminal: use logging"
+
+
 def test_nothing_is_printed_outside_the_command_line():
-    for module in modules():
-        if module.package != "cli":
-            prints = [
-                f"{module.name}:{node.lineno}: print(): use logging"
-                for node in ast.walk(module.tree)
-                if isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id == "print"
-            ]
-            assert_none(prints)
+    silent = [module for module in modules() if module.package != "cli"]
+    assert_none(line for module in silent for line in prints(module))
+
+
+@pytest.mark.parametrize("text", ["print(1)", "def f():\n    sys.stderr.write('x')"])
+def test_a_print_is_seen(text):
+    assert len(list(prints(Module("holdfast.runtime.agent.x", text)))) == 1
+
+
+@pytest.mark.parametrize("package", sorted(INTERFACES))
+def test_the_interface_is_no_wider_than_needed(package):
+    of_package = [module for module in modules() if module.package == package]
+    used = [name for module in of_package for _, name in imports(module)]
+    assert_none(
+        f"{package} does not import control.{allowed}: take it out of its interface"
+        for allowed in INTERFACES[package]
+        if not any(_is_of(name, allowed) for name in used)
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,8 +114,9 @@ def test_nothing_is_printed_outside_the_command_line():
         "from holdfast.control.snapshots.coordination import SnapshotCoordination",
     ],
 )
-def test_a_process_that_decides_is_seen(text):
-    assert len(list(wrong_imports(Module("holdfast.runtime.agent.x", text)))) == 1
+@pytest.mark.parametrize("package", sorted(INTERFACES))
+def test_who_decides_outside_control_is_seen(package, text):
+    assert len(list(wrong_imports(Module(f"holdfast.{package}.x", text)))) == 1
 
 
 def test_a_second_opinion_is_seen():

@@ -63,17 +63,22 @@ DIRECTIONS = {
     ),
     "planner": direction("plan schedule", "numpy scipy msgspec", "it chooses plans"),
     "control": direction(
-        "plan detect snapshot",
+        "plan planner detect snapshot",
         "numpy scipy msgspec",
-        "it judges workers, orders plans and versions (of snapshot, what is pure), and runs in "
-        "the simulator",
+        "it judges workers, orders plans and versions (of snapshot, what is pure), says what the "
+        "planner is asked, and runs in the simulator",
     ),
     "detect": direction(
         "plan schedule", "numpy scipy msgspec", "it is usable alone, and runs in the simulator"
     ),
+    "advisor": direction(
+        "plan schedule planner control",
+        "numpy scipy msgspec",
+        "the planner in a process of its own beside a job: it answers, and decides nothing",
+    ),
     "observe": direction(
         "plan schedule planner control detect",
-        "numpy scipy msgspec rich prometheus_client starlette uvicorn",
+        "numpy scipy msgspec rich prometheus_client starlette uvicorn opentelemetry",
         "it shows what was decided; the simulator uses it, so no torch",
     ),
     "sim": direction(
@@ -81,7 +86,7 @@ DIRECTIONS = {
         "numpy scipy msgspec",
         "the same code at 100,000 devices: no engine, no processes, no torch",
     ),
-    "snapshot": direction("plan", None, "usable alone in somebody else's training loop"),
+    "snapshot": direction("plan", None, "usable alone in any training loop"),
     "engine": direction(
         "plan schedule control detect snapshot observe",
         None,
@@ -95,13 +100,20 @@ DIRECTIONS = {
         None,
         "it moves messages, time and files; the planner and the detector are asked by control",
     ),
+    "api": direction(
+        "plan control engine observe models runtime",
+        None,
+        "the command line's work for Python programs: what it runs is the runtime's",
+    ),
     "cli": direction(
-        "plan schedule planner control detect snapshot engine observe models runtime sim",
+        "plan schedule planner control detect snapshot advisor engine observe models runtime sim",
         None,
         "nothing imports it",
     ),
     "errors": direction("", "", "everything imports it"),
-    "": direction("snapshot", "", "importing holdfast costs nothing: names come when asked"),
+    "": direction(
+        "snapshot models api", "", "importing holdfast costs nothing: names come when asked"
+    ),
 }
 
 
@@ -253,6 +265,9 @@ def test_who_decides_may_not_look_at_observe():
         ("holdfast.observe.x", "import torch"),
         ("holdfast.engine.x", "from holdfast.runtime import wire"),
         ("holdfast.runtime.x", "from holdfast.cli.main import main"),
+        ("holdfast.runtime.x", "from holdfast.planner.decision import decide"),
+        ("holdfast.runtime.x", "from holdfast.detect import detector"),
+        ("holdfast.runtime.x", "from holdfast.advisor.answer import answer"),
         ("holdfast.errors", "from holdfast.plan import plan"),
         ("holdfast.control.x", "from holdfast.snapshot.memory.arena import Arena"),
         ("holdfast.control.x", "from holdfast.snapshot import memory"),

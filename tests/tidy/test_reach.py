@@ -14,30 +14,9 @@ ROOTS = ("holdfast", "holdfast.cli.main")
 STARTED_BY_NAME = re.compile(r"holdfast(?:\.\w+)+")
 """Modules that are imported by a name in a string, such as commands and forked processes."""
 
-DETECTOR = "the detector is measured by bench/detector.py; no job calls it yet"
-
 EXCEPTIONS = {
-    **{
-        f"holdfast.detect.{name}": DETECTOR
-        for name in [
-            "change",
-            "detector",
-            "facts",
-            "localize",
-            "meter",
-            "pace",
-            "paths",
-            "predict",
-            "suspicion",
-            "watch",
-            "words",
-            "workload",
-        ]
-    },
     "holdfast.engine.scripted": "benchmarks run the engine without processes through it",
-    "holdfast.plan.transfer_rounds": "no job moves state in rounds yet",
     "holdfast.planner.transition_cost": "prices those rounds; no job asks it yet",
-    "holdfast.snapshot.survival": "no job sets its interval of checkpoints by it yet",
 }
 """Module: why it may stay although no command leads to it."""
 

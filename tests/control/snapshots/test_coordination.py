@@ -16,12 +16,16 @@ from holdfast.control.snapshots.messages import (
     DropArenas,
     Persist,
     Persisted,
+    PlaceCopies,
     SnapshotEvery,
 )
+from holdfast.control.worker_reports import StepReport
 from holdfast.plan.build import regular_plan
+from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.text import format_plan
 from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena_plan import SnapshotOptions
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.interval import SEEN_VERSIONS
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
@@ -179,14 +183,43 @@ def test_waits_make_the_interval_grow():
     scene = Scene(max_cost=0.01).hold(V1)
     for _ in range(SEEN_VERSIONS):
         scene.snapshots.stepped(0.1)
-        scene.effects += scene.snapshots.update("n0", (), {"n0.g0": 0.0015})
+        scene.effects += scene.snapshots.update("n0", (), {"n0.g0": CopyCost(8, 4, 0.0015)})
     first, last = scene.sent(SnapshotEvery)
     assert (first.every, last.every) == (1, 2)
+
+
+def test_lost_nodes_make_checkpoints_more_frequent():
+    scene = Scene(checkpoint_every_s=600.0).hold(V1)
+    assert scene.sent(Persist)[-1].every_s == 600.0
+    scene.effects += scene.snapshots.pace_checkpoints(1000)
+    scene.snapshots.node_died()
+    (told,) = scene.snapshots.pace_checkpoints(2000)
+    assert "after 1 lost nodes" in told.text
+    assert scene.hold(V2).sent(Persist)[-1].every_s == pytest.approx(300.0, rel=0.01)
+    assert scene.snapshots.pace_checkpoints(3000) == []
+
+
+def test_what_was_copied_is_told_with_the_next_step():
+    scene = Scene().hold(V1)
+    scene.snapshots.update("n0", (), {"n0.g0": CopyCost(8, 4, 0.5), "n0.g1": CopyCost(8, 8, 0.25)})
+    scene.snapshots.update("n1", (), {"n1.g0": CopyCost(8, 0, 0.125)})
+    assert scene.snapshots.stepped(0.1) == CopyCost(24, 12, 0.5)
+    assert scene.snapshots.stepped(0.1) == CopyCost()
+
+
+def test_workers_are_told_what_things_take():
+    scene, report = Scene(), StepReport(4, 1, 0.1, 1.0, 1.0, 8, 1e-3, True)
+    profile = Profile(unit={"u0": UnitCost(1.0, 1.0, 1.0)})
+    assert scene.snapshots.place_copies(report, Profile()) == []
+    told = scene.snapshots.place_copies(report, profile)
+    assert told == [ToAllNodes(PlaceCopies(profile=profile))]
 
 
 def test_without_snapshots_there_is_only_the_disk():
     journal, roster = JournalState(PLAN), Roster()
     snapshots = SnapshotCoordination(SnapshotSettings(), journal, roster)
     assert snapshots.update("n0", ()) == snapshots.look() == []
+    report = StepReport(4, 1, 0.1, 1.0, 1.0, 8, 1e-3, True)
+    assert snapshots.place_copies(report, Profile(unit={"u0": UnitCost(1.0, 1.0, 1.0)})) == []
     snapshots.lost("n0", ())
     assert snapshots.newest_loadable() is None

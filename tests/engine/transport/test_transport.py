@@ -123,7 +123,7 @@ def test_control_traffic_stays_on_the_host():
     communicator = Communicator("n0.g0", None, backend="nccl", host="127.0.0.1", timeout_ms=1)
     assert communicator._host.name == "gloo"
     assert communicator._bulk.name == "nccl"
-    assert set(BULK) == {"tensor", "reduce", "link"}
+    assert set(BULK) == {"tensor", "reduce", "scatter", "shard", "link"}
     assert not communicator.connects_beside_training
     assert communicator.renew()._bulk is communicator._bulk
 

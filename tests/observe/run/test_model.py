@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.observe.events import Decided, StepSkipped, StopRequested, WorkerFailed, WorkerLost
+from holdfast.observe.events import (
+    Decided,
+    PlanConsidered,
+    Restored,
+    StepSkipped,
+    StopRequested,
+    WorkerFailed,
+    WorkerLost,
+    WorkersReady,
+)
 from holdfast.observe.report import make_report
 from holdfast.observe.run.incidents import count_failures
-from support.job_events import CHANGED, step
+from support.job_events import CHANGED, STARTED, step
 from support.made_runs import START_S, MadeRun, disturbed_run
 
 
@@ -154,3 +163,87 @@ def test_the_parts_add_up_to_the_wall_time(acts, outcome):
     assert report.longest_stall_s == max(
         [0.0, *(i.stall_s for i in report.incidents), *(c.stall_s for c in report.changes)]
     )
+
+
+def test_a_job_that_was_killed_and_started_again_is_one_run_with_a_failure():
+    run = MadeRun().start().steps(20)
+    run.tell(STARTED, 3.0)
+    run.tell(WorkersReady(seconds=0.5, pids={}), 0.5)
+    run.tell(msgspec.structs.replace(restored(18), goes_on=True, steps_redone=2), 0.1)
+    run.next_step = 18
+    model = run.steps(7).end().model()
+    assert count_failures(model.incidents) == {"job killed": 1}
+    (incident,) = model.incidents
+    assert (incident.title, incident.steps_redone) == ("the whole job was killed", 2)
+    # From the last step before to the first one after, less what a step takes.
+    assert incident.stall_s == pytest.approx(3.6)
+    assert (model.steps_done, model.steps_redone) == (25, 2)
+    budget = model.goodput()
+    assert budget.total_ms == pytest.approx(1000 * model.wall_s)
+    assert budget.lost_ms["not running"] == pytest.approx(3000)
+
+
+def test_a_job_that_was_stopped_and_started_again_has_no_failure():
+    run = MadeRun().start().steps(20).end()
+    run.tell(STARTED, 3.0)
+    run.tell(WorkersReady(seconds=0.5, pids={}), 0.5)
+    run.tell(msgspec.structs.replace(restored(20), goes_on=True), 0.1)
+    model = run.steps(5).end().model()
+    assert model.incidents == []
+    assert (model.steps_done, model.steps_redone) == (25, 0)
+    assert model.goodput().total_ms == pytest.approx(1000 * model.wall_s)
+
+
+def restored(next_step):
+    return Restored(
+        epoch=3,
+        step=next_step,
+        shape="2 replicas x 2 stages",
+        num_workers=4,
+        steps_redone=0,
+        stall_s=0.0,
+        load_s=0.01,
+        bytes_by_origin={},
+        file="plans/epoch-3.toml",
+    )
+
+
+def test_who_has_no_role_after_a_restore_is_not_back():
+    run = MadeRun().start().steps(20)
+    for worker in ("n0.g0", "n1.g0"):
+        run.tell(WorkerLost(worker=worker, incarnation=1, kind="killed", reason="SIGKILL"))
+    run.tell(msgspec.structs.replace(restored(20), workers=("n0.g0", "n0.g1")))
+    model = run.steps(5).model()
+    (incident,) = model.incidents
+    assert (incident.missing, incident.whole_s) == (["n1.g0"], None)
+    assert model.workers.missing() == ["n1.g0"]
+    model = run.back("n1.g0").steps(5).model()
+    assert (model.incidents[0].missing, model.workers.missing()) == ([], [])
+
+
+def test_a_node_that_was_joining_is_one_failure():
+    why = "the agent of n1 was killed"
+    run = MadeRun().start().steps(20).lose("n1.g0", "n1.g1").steps(5)
+    for worker in ("n1.g0", "n1.g1"):
+        run.tell(WorkerLost(worker=worker, incarnation=2, kind="node lost", reason=why))
+    model = run.steps(5).model()
+    assert count_failures(model.incidents)["node lost"] == 1
+
+
+def test_what_no_worker_is_lost_by_is_not_why_one_was_lost():
+    run = MadeRun().start().steps(9).fault("SLOW", "n0.g0").steps(9)
+    run.fault("SIGKILL", "n1.g0").lose("n1.g0").steps(2)
+    assert run.model().incidents[0].faults == ["SIGKILL n1.g0"]
+
+
+def test_what_the_planner_said_is_told_with_the_workers_that_were_lost():
+    run = MadeRun().start().steps(9).lose("n1.g0").steps(2).lose_coordinator()
+    numbers = {"gain": 0.1, "step_s": 0.1, "now_step_s": 0.2, "rounds": 1, "decision": 1}
+    said = {"strategy": "shrink", "shape": "x", "plan": "p", "file": "f", "reason": "it is quicker"}
+    asked = PlanConsidered(
+        epoch=2, asked="n1.g0 is gone", entered=True, runner_ups=("arrange",), **numbers, **said
+    )
+    first, last = run.tell(asked).model().incidents
+    assert first.runner_ups == ["arrange"]
+    assert "shrink (entered): it is quicker" in first.decisions[-1]
+    assert last.runner_ups == []

@@ -23,7 +23,7 @@ def test_workers_without_a_role():
     workers.ready({"n0.g0": 7, "n0.g1": 8}, 1.0)
     workers.gone(["n0.g0"], 2.0)
     workers.left(["n0.g1"], 3.0)
-    assert workers.counts() == {"starting": 0, "alive": 0, "joining": 0, "lost": 1, "left": 1}
+    assert {state: n for state, n in workers.counts().items() if n} == {"lost": 1, "left": 1}
     assert workers.missing() == ["n0.g0"]
 
 
@@ -32,3 +32,14 @@ def test_the_history_is_bounded():
     for number in range(3 * MAX_HISTORY):
         workers.joined(["n0.g0"], float(number))
     assert len(workers.known["n0.g0"].history) <= MAX_HISTORY + 1
+
+
+def test_health_in_a_word():
+    workers = Workers()
+    workers.ready({"n0.g0": 7, "n0.g1": 8}, 1.0)
+    workers.judged(["n0.g0", "n0>n1"], "slow", 2.5, "computes longer", 2.0)
+    assert (workers.known["n0.g0"].health, workers.known["n0.g0"].slow) == ("slow", 2.5)
+    workers.judged(["n0.g0"], "recovered", 1.0, "as before", 3.0)
+    workers.lost("n0.g1", 1, "hung", "no progress", 4.0)
+    assert [worker.health for worker in workers.in_order()] == ["alive", "hung"]
+    assert workers.counts()["hung"] == 1

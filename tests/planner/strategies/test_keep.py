@@ -1,4 +1,4 @@
-"""Nobody leaves."""
+"""No worker leaves."""
 
 from holdfast.planner.strategies.keep import carry_on, move_micro_batches, move_units
 from support.planning import small_plan, view_of

@@ -37,7 +37,7 @@ def test_left_overs_become_a_stage():
     pipe = split_off(view, first(view), "1f1b", [])
     assert [team.workers for team in pipe.teams] == [("n0.g0", "n0.g2"), ("n0.g1",)]
     healthy = view_of(small_plan(2, 1, 3), ["n0.g1"])
-    assert split_off(healthy, first(healthy), "1f1b", []) is None  # nobody is left over
+    assert split_off(healthy, first(healthy), "1f1b", []) is None  # no worker is left over
 
 
 def test_two_small_teams_instead_of_a_wide_one():

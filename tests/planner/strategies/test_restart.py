@@ -13,7 +13,7 @@ def test_live_workers_form_pipelines():
     assert all(p.restores and p.sketch is not None for p in proposals)
 
 
-def test_nobody_alive_is_said():
+def test_no_worker_alive_is_said():
     plan = small_plan(1, 2, 1)
     (proposal,) = restart(view_of(plan, ["n0"]))
     assert proposal.refusal == "no worker is alive"

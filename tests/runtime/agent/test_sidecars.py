@@ -1,5 +1,6 @@
 """What a node keeps for others is copied whole, or the copy before it stays."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_what_is_overwritten_meanwhile_is_not_copied(crew, keeper, monkeypatch):
     assert copied(crew) == [(V2,)]
 
 
-def test_whoever_copied_before_may_have_been_killed(crew, tmp_path):
+def test_the_process_that_copied_before_may_have_been_killed(crew, tmp_path):
     path = next(path for path in tmp_path.iterdir() if "-n0.g0@n1~" in path.name)
     Arena.open(path).begin(V2)
     CopyKeeper(JOB, "n1", tmp_path).copy(V3, DIGEST)
@@ -103,17 +104,16 @@ def test_nothing_stays_mapped(crew, keeper, tmp_path):
 
 
 def test_the_life_of_such_a_process(crew, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.nice", lambda much: None)
-    monkeypatch.setattr(
-        "holdfast.runtime.agent.sidecars.CopyKeeper",
-        lambda job, node: CopyKeeper(job, node, tmp_path),
-    )
+    priorities = []
+    monkeypatch.setattr("os.setpriority", lambda *given: priorities.append(given))
     ours, theirs = socket.socketpair()
     agent = Channel(ours, FROM_WORKER)
     for version in (V3, Version(9, 1)):
         agent.send(Copy(version=version, plan=DIGEST))
     ours.shutdown(socket.SHUT_WR)
-    assert run_copying(CopySpec(memory=JOB, node="n1"), Channel(theirs, BY_WORKER)) == 0
+    spec = CopySpec(memory=JOB, folder=str(tmp_path), node="n1")
+    assert run_copying(spec, Channel(theirs, BY_WORKER)) == 0
+    assert priorities == [(os.PRIO_PROCESS, 0, 19)]
     assert agent.receive() == Copied(version=V3)
     assert "has no step 9" in agent.receive().error
     agent.close()

@@ -22,12 +22,16 @@ from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
     CopySpec,
+    LightCompleted,
+    LightGiven,
+    LightSpec,
     PersistSpec,
     Sealed,
 )
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.node_arenas import NodeArenas, pack_layouts
-from holdfast.snapshot.share import plan_shares
+from holdfast.snapshot.share import plan_shares, staging_layout
 from support.random_plans import make_units
 
 MINE, LATER = (
@@ -38,7 +42,7 @@ MINE, LATER = (
 )
 _SHARES = plan_shares(regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1))
 STAGES = (_SHARES.layouts[0], *(copy for copy in _SHARES.copies if copy.node == "n0"))
-V1 = Version(1, 1)
+V1, V2 = Version(1, 1), Version(2, 1)
 
 
 class Process:
@@ -70,10 +74,10 @@ def told():
 
 @pytest.fixture
 def agent(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(agent_snapshots, "NodeArenas", lambda job: NodeArenas(job, tmp_path))
     monkeypatch.setattr(agent_snapshots, "WorkerProcess", Process)
     config = JobConfig(
-        job=JobSection(steps=1), snapshot=SnapshotSection(every=1, persist_every_steps=7)
+        job=JobSection(steps=1),
+        snapshot=SnapshotSection(every=1, persist_every_steps=7, memory_folder=str(tmp_path)),
     )
     assignment = Assignment(
         worker="",
@@ -135,14 +139,67 @@ def test_without_memory_for_copies_there_is_still_its_own(agent, monkeypatch, ca
 
 def test_a_sealed_version_is_told(agent, told):
     ask(agent, Process(), MINE)
-    agent.receive(Process(), Sealed(plan=MINE.plan, version=V1, wait_s=0.5))
+    agent.receive(Process(), Sealed(plan=MINE.plan, version=V1, cost=CopyCost(8, 4, 0.5)))
     (keeps,) = told
     assert isinstance(keeps, NodeHolds)
     assert [held.worker for held in keeps.arenas] == ["n0.g0"]
-    assert keeps.waits_s == {Process().name: 0.5}
+    assert keeps.costs == {Process().name: CopyCost(8, 4, 0.5)}
 
 
-def test_only_what_nobody_uses_is_dropped(agent, told):
+def give_light(agent, worker, version, before=None):
+    agent.receive(worker, LightGiven(version=version, before=before, cost=CopyCost(8, 4, 0.5)))
+
+
+def test_a_light_version_counts_once_it_is_completed(agent, told):
+    worker = Process()
+    ask(agent, worker, MINE, staging_layout(MINE))
+    ready = worker.sent.pop()
+    give_light(agent, worker, V1)
+    completing = agent._sidecars["light"]
+    spec, order = completing.sent
+    assert spec == LightSpec(optimizer=agent._assignment.config.optimizer)
+    assert (order.path, order.staging, order.before) == (ready.path, ready.staging, None)
+    assert not told
+    agent._receive_from_sidecar(completing, LightCompleted(worker="n0.g0", version=V1))
+    assert [message.version for message in worker.sent] == [V1]
+    assert [held.costs for held in told] == [{"n0.g0": CopyCost(8, 4, 0.5)}]
+    assert len(agent.held()) == 1, "what is staged is no version"
+
+
+def test_what_a_dead_process_was_completing_is_answered(agent, told):
+    worker = Process()
+    ask(agent, worker, MINE, staging_layout(MINE))
+    worker.sent.clear()
+    give_light(agent, worker, V1)
+    give_light(agent, worker, V2, V1)
+    agent.handle_fork_notice(Exited(ticket=Process.ticket, status=-9))
+    assert [(m.version, bool(m.error)) for m in worker.sent] == [(V1, True), (V2, True)]
+    assert not told
+    give_light(agent, worker, V2)
+    assert len(agent._sidecars["light"].sent) == 2, "another process"
+
+
+def test_no_memory_before_all_that_was_given_is_completed(agent):
+    worker = Process()
+    ask(agent, worker, MINE, staging_layout(MINE))
+    worker.sent.clear()
+
+    async def talk():
+        give_light(agent, worker, V1)
+        agent.receive(worker, ArenaWanted(layouts=pack_layouts((LATER,))))
+        (making,) = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait([making], timeout=0.05)
+        assert not making.done()
+        agent._completed(LightCompleted(worker="n0.g0", version=V1))
+        await making
+
+    asyncio.run(talk())
+    completed, ready = worker.sent
+    assert isinstance(completed, LightCompleted)
+    assert isinstance(ready, ArenaReady)
+
+
+def test_only_what_no_worker_uses_is_dropped(agent, told):
     worker = Process()
     ask(agent, worker, MINE)
     agent.apply(DropArenas(version=V1, plan=LATER.plan))
@@ -171,12 +228,12 @@ def test_checkpoints_are_written_by_a_process_of_their_own(agent, told):
     assert agent._sidecars["checkpoints"] is not writer
 
 
-def test_copies_are_made_by_a_process_of_their_own(agent, told):
+def test_copies_are_made_by_a_process_of_their_own(agent, told, tmp_path):
     ask(agent, Process(), *STAGES)
     copy = Copy(version=V1, plan=STAGES[0].plan)
     agent.apply(copy)
     keeper = agent._sidecars["copies"]
-    assert keeper.sent == [CopySpec(memory="j", node="n0"), copy]
+    assert keeper.sent == [CopySpec(memory="j", folder=str(tmp_path), node="n0"), copy]
     agent._receive_from_sidecar(keeper, Copied(version=V1))
     kinds = [type(message) for message in told]
     assert kinds == [NodeHolds, Copied], "what it has, then that it is"

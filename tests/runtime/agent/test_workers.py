@@ -1,8 +1,13 @@
+import asyncio
 import os
 import signal
 import subprocess
 
-from holdfast.runtime.agent.workers import read_process
+from holdfast.control.effects import StepsRecorded
+from holdfast.control.report import Member
+from holdfast.control.snapshots.messages import SnapshotEvery
+from holdfast.runtime.agent.workers import WorkerProcess, read_process
+from holdfast.runtime.wire.frames import pack
 
 
 def test_a_process_as_the_kernel_sees_it():
@@ -21,3 +26,30 @@ def test_a_stopped_process():
         os.kill(child.pid, signal.SIGCONT)
         child.communicate()
     assert read_process(child.pid) is None
+
+
+class StandIn:
+    """A fork server whose children are nothing but the end of a socket."""
+
+    def fork(self, sock, log, *fds):
+        self.socket = sock.dup()
+        return 1
+
+
+def test_the_assignment_is_the_first_message_whatever_was_sent_before(tmp_path):
+    """To a process that has just been forked; the other messages follow in their order."""
+    early, late = SnapshotEvery(every=2), SnapshotEvery(every=4)
+    assignment = StepsRecorded(step=0)  # any message will do
+
+    async def story():
+        server = StandIn()
+        worker = WorkerProcess(Member("n0.g0", 1), server, tmp_path / "log", lambda *_: None)
+        worker.send_later(early)
+        worker.assign(assignment)
+        worker.send_later(late)
+        with server.socket as child:
+            received = child.recv(4096)
+        worker.give_back()
+        return received
+
+    assert asyncio.run(story()) == pack(assignment) + pack(early) + pack(late)

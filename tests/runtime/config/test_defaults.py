@@ -20,12 +20,15 @@ OTHER_MEANINGS = {
     ("snapshot", "timeout_s"): "of a wait for a thread",
     ("snapshot", "verify"): "of the bytes of a checkpoint",
     ("snapshot", "every"): "a loop that asks for snapshots has them; in a job they are asked for",
+    ("snapshot", "redundancy"): "of the memory of a loop; in a job file it is of the plan",
     ("snapshot", "keep_latest_k"): "a writer used alone removes nothing",
     ("plan", "tensor"): "an axis",
     ("planner", "stages"): "a list",
     ("plan", "split"): "of a tensor",
 }
-GENERIC = {"name", "kind", "path", "plan", "rows", "dtype", "seed", "micro_batches", "recompute"}
+GENERIC = {
+    *("name", "kind", "mode", "path", "plan", "rows", "dtype", "seed", "micro_batches", "recompute")
+}
 """Words that mean something else in most places; what the engine gets of them is compared below."""
 
 

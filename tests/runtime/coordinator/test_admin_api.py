@@ -6,6 +6,7 @@ from holdfast.control.facts import NodeConnected
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.observe.events import FaultInjected
+from holdfast.observe.run_clock import RunClock
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.dispatch import Dispatch
@@ -21,6 +22,7 @@ from holdfast.runtime.wire.messages import (
     InjectRequest,
     StatusReply,
     StatusRequest,
+    StopJob,
 )
 
 
@@ -39,7 +41,12 @@ def node():
 
 
 @pytest.fixture
-def make(tiny_job, tmp_path, node):
+def stops():
+    return []
+
+
+@pytest.fixture
+def make(tiny_job, tmp_path, node, stops):
     """A desk with one worker on one node."""
     opened = []
 
@@ -52,20 +59,30 @@ def make(tiny_job, tmp_path, node):
             config=job.config,
             plans=job.plans,
             backend="gloo",
-            began_ms=0,
+            clock=RunClock(0.0, 0.0),
         )
-        opened.append(RunLog(run_dir, "gloo", lambda: 0.0))
+        opened.append(RunLog(run_dir, "gloo", RunClock(0.0, 0.0)))
         machine = Coordinator(settings_of(spec))
         states = (WorkerState(member=Member("n0.g0", 1)),)
         machine.take(NodeConnected(node="n0", agent="a", places=(), workers=states), 0)
         dispatch = Dispatch()
         dispatch.connect("n0", node)
         strangers = Strangers(print, lambda: 0.0)
-        return AdminApi(spec, machine.view, opened[-1], dispatch, strangers, 0), opened[-1]
+        admin = AdminApi(
+            spec, machine.view, opened[-1], dispatch, strangers, 0, lambda: stops.append("asked")
+        )
+        return admin, opened[-1]
 
     yield state
     for run_log in opened:
         run_log.close()
+
+
+def test_a_client_stops_the_job(make, stops):
+    reply = make()[0].serve(StopJob())
+    assert isinstance(reply, Done)
+    assert reply.ok
+    assert stops == ["asked"]
 
 
 def test_how_the_job_is_doing(make):
@@ -86,7 +103,7 @@ def test_a_fault_is_written_down_and_goes_to_its_node(make, node):
     assert (told.fault, told.target, told.step) == ("SIGKILL", "n0.g0", 0)
 
 
-def test_somebody_unknown_is_refused(make, node):
+def test_an_unknown_worker_is_refused(make, node):
     answer = make()[0].serve(InjectRequest(fault=Fault(kind="SIGKILL", target="n9.g0")))
     assert not answer.ok
     assert node.sent == []

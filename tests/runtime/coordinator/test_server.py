@@ -3,6 +3,7 @@
 import os
 import signal
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.journal import read_journal
+from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.config.job_file import ParallelSection, RecoverySection
 from holdfast.runtime.coordinator.server import CoordinatorServer, settings_of
 from holdfast.runtime.faults.kinds import Fault
@@ -29,7 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("no
 
 SHAPE = ParallelSection(replicas=2, stages=2, devices_per_node=2)
 PATIENT = RecoverySection(hang_floor_ms=20_000)
-"""Test machines are loaded: nobody is called hung here."""
+"""Test machines are loaded: no worker is called hung here."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,8 @@ def test_a_worker_dies_while_there_is_no_coordinator(run, undisturbed, fork_serv
 
 
 def test_a_lost_node(run, undisturbed):
-    result, told = run(faults=[Fault(kind="NODE_LOSS", target="n1", at_step=5)])
+    rerouted = msgspec.structs.replace(PATIENT, plan="reroute")
+    result, told = run(faults=[Fault(kind="NODE_LOSS", target="n1", at_step=5)], recovery=rerouted)
     np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)
     assert [event.target for event in of(FaultInjected, told)] == ["n1"]
     assert [event.lost for event in of(Recovered, told)] == [("n1.g0", "n1.g1")]
@@ -185,7 +188,12 @@ def test_strangers_are_refused_and_the_job_does_not_notice(run, undisturbed, tmp
 def test_settings_are_the_job_files(tiny_job):
     job = tiny_job(recovery=RecoverySection(mode="fast", max_restarts=0, settle_ms=7))
     spec = CoordinatorSpec(
-        run_dir="", secret="", config=job.config, plans=job.plans, backend="gloo", began_ms=0
+        run_dir="",
+        secret="",
+        config=job.config,
+        plans=job.plans,
+        backend="gloo",
+        clock=RunClock(0.0, 0.0),
     )
     settings = settings_of(spec)
     assert (settings.mode, settings.settle_ms) == ("fast", 7)
@@ -202,7 +210,7 @@ def server(tiny_job, tmp_path):
         config=job.config,
         plans=job.plans,
         backend="gloo",
-        began_ms=0,
+        clock=RunClock(0.0, 0.0),
     )
     server = CoordinatorServer(spec)
     yield server

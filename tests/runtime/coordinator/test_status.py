@@ -8,6 +8,7 @@ from holdfast.control.report import Member
 from holdfast.control.settings import ControlSettings
 from holdfast.control.state import WorkerState
 from holdfast.observe.events import Decided
+from holdfast.observe.run_clock import RunClock
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.coordinator.status import Status, make_status
@@ -21,7 +22,7 @@ A, B = Member("n0.g0", 1), Member("n0.g1", 2)
 @pytest.fixture
 def run_log(tmp_path):
     run_dir = create_run_directory(str(tmp_path / "run"), "x").path
-    run_log = RunLog(run_dir, "gloo", lambda: 0.0)
+    run_log = RunLog(run_dir, "gloo", RunClock(0.0, 0.0))
     yield run_log
     run_log.close()
 
@@ -56,6 +57,9 @@ def test_it_travels_and_reads_well(run_log):
     run_log.tell([Decided(reason="n0.g2#1 is out: was killed by SIGKILL")])
     status = status_of(run_log)
     assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
+    assert not any("protected" in line for line in describe_status(status))
+    protected = msgspec.structs.replace(status, protected_against=("any one worker",))
+    assert "protected against the loss of any one worker" in describe_status(protected)
     lines = describe_status(status)
     assert lines[0] == "x: 0 of 9 steps done"
     assert "4 connections refused" in lines

@@ -2,6 +2,9 @@ import os
 
 import pytest
 
+from holdfast.engine.emulated_device import EmulatedDevice
+from holdfast.engine.emulation import Emulation
+from holdfast.plan.profile import Profile
 from holdfast.runtime.faults.in_worker import InjectedError, WorkerFaults
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file
@@ -74,6 +77,61 @@ def test_slow_is_a_pause_after_every_action(page):
     assert len(time.slept) == 2
 
 
+def test_slow_for_some_steps(page):
+    time = Time()
+    faults = WorkerFaults([Fault(kind="SLOW", at_step=3, steps=2, factor=2.0)], page, time.clock)
+    faults._sleep = time.sleep
+    slept = []
+    for step in range(8):
+        faults.progress(step, 0)
+        time.now += 1.0
+        faults.progress(step, 1)
+        slept.append(sum(time.slept))
+        time.slept.clear()
+    assert slept == [0, 0, 0, 0, 1.0, 0, 0, 0]
+
+
+def test_an_emulated_device_gets_another_speed_instead_of_pauses(page):
+    device = EmulatedDevice(Emulation(profile=Profile()), "n0.g0", data=None)
+    faults = WorkerFaults(
+        [
+            Fault(kind="SLOW", target="n0.g0", at_step=1, steps=2, factor=3.0),
+            Fault(kind="SLOW_LINK", target="n0>n1", at_step=2, steps=1, factor=4.0),
+        ],
+        page,
+        sleep=lambda seconds: pytest.fail("it slept"),
+    )
+    faults.emulated = device
+    seen = []
+    for step in range(5):
+        faults.progress(step, 0)
+        faults.progress(step, 1)
+        seen.append((device.slowness, device.links._factor("n0.g0", "n1.g0")))
+    assert seen == [(1.0, 1.0), (3.0, 1.0), (3.0, 4.0), (1.0, 1.0), (1.0, 1.0)]
+
+
 def test_some_are_not_a_workers_to_do(page, caplog):
     WorkerFaults([], page).strike(Fault(kind="NODE_LOSS"))
     assert "no worker can do to itself" in caplog.text
+
+
+def test_a_fault_in_a_change_of_plan_comes_at_the_first_one_from_its_step_on(page):
+    faults = WorkerFaults([Fault(kind="WORKLOAD_EXC", at_step=4, phase="switch")], page)
+    faults.phase("switch", 3)
+    faults.phase("entered", 5)
+    with pytest.raises(InjectedError, match="switch of step 6"):
+        faults.phase("switch", 6)
+    faults.phase("switch", 8)
+
+
+def test_a_joiner_has_no_step_yet(page):
+    faults = WorkerFaults([Fault(kind="WORKLOAD_EXC", at_step=4, phase="join")], page)
+    with pytest.raises(InjectedError):
+        faults.phase("join", 0)
+
+
+def test_state_is_spoiled(page):
+    faults, spoiled = WorkerFaults([], page), []
+    faults.spoil = lambda: spoiled.append(True)
+    faults.strike(Fault(kind="NAN_STATE"))
+    assert spoiled == [True]

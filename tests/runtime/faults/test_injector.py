@@ -24,9 +24,19 @@ def test_targets():
     assert target("PARTITION", target="random") in ("n0", "n1")
 
 
-def test_somebody_unknown():
+def test_an_unknown_worker():
     with pytest.raises(HoldfastError, match=r"'n7\.g0' is no worker, node or role"):
         target(target="n7.g0")
+
+
+def test_a_worker_without_a_role_is_hit_by_its_name_only():
+    spares, chance = (*PLAN.workers, "n9.g0"), random.Random(0)
+    fault = Fault(kind="SIGKILL", target="n9.g0")
+    assert find_target(fault, PLAN, chance, spares) == "n9.g0"
+    by_role = Fault(kind="SIGKILL", target="r1.s1")
+    assert find_target(by_role, PLAN, chance, spares) == "n1.g1"
+    struck = {find_target(Fault(kind="SIGKILL"), PLAN, chance, spares) for _ in range(50)}
+    assert struck == {*PLAN.workers}
 
 
 def test_the_same_seed_hits_the_same_ones():
@@ -62,3 +72,10 @@ def test_some_come_again_and_again():
     schedule = FaultSchedule([fault], 1, 0)
     found = sum(len(schedule.due(0, now)) for now in range(0, 1_000_000, 100))
     assert 60 < found < 150
+
+
+def test_a_slow_link_needs_both_ends():
+    fault = Fault(kind="SLOW_LINK", target="n0>n1")
+    assert place_faults([fault], PLAN, 0) == (fault,)
+    with pytest.raises(HoldfastError, match=r"'n7' of 'n0>n7' is no worker or node"):
+        place_faults([Fault(kind="SLOW_LINK", target="n0>n7")], PLAN, 0)

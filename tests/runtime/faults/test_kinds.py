@@ -22,6 +22,20 @@ def test_contradictions():
         Fault(kind="SIGKILL", phase="agree")
 
 
+@pytest.mark.parametrize("name", ["n0", "n0>", "n0>n0", "n0.g1>n1", "r0.s0>r0.s1", "random"])
+def test_names_that_are_no_links(name):
+    with pytest.raises(HoldfastError, match="is no link"):
+        Fault(kind="SLOW_LINK", target=name)
+
+
+def test_a_slow_link_is_told_to_all():
+    fault = Fault(kind="SLOW_LINK", target="n0.g1>n1.g0", steps=3)
+    assert fault.hits_all
+    assert fault.is_inside
+    with pytest.raises(HoldfastError, match="steps = 3 is for SLOW and SLOW_LINK, not SIGKILL"):
+        Fault(kind="SIGKILL", steps=3)
+
+
 def test_an_unknown_kind():
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"kind": "SIGBLAH"}, Fault)

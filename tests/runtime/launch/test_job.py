@@ -4,7 +4,7 @@ from holdfast.runtime.config.job_file import ChangeSection, JobConfig, JobSectio
 from holdfast.runtime.launch.job import resolve_backend
 
 
-def test_everybody_with_a_role_in_any_plan(tiny_job):
+def test_every_worker_with_a_role_in_any_plan(tiny_job):
     job = tiny_job(changes=[ChangeSection(at_step=1, parallel=ParallelSection(replicas=2))])
     assert job.workers == ("n0.g0", "n0.g1")
     assert job.num_parameters > 1000

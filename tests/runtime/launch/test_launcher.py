@@ -16,9 +16,11 @@ from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import (
+    Decided,
     JobEnded,
     JobStarted,
     PlanChanged,
+    Restored,
     StepDone,
     StopRequested,
     WorkerFailed,
@@ -35,8 +37,10 @@ from holdfast.runtime.config.job_file import (
     JobSection,
     ParallelSection,
     RecoverySection,
+    SnapshotSection,
 )
 from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import JobFailed, run_job, share_cores
 from holdfast.runtime.launch.prepare import prepare_job
@@ -70,6 +74,7 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, fork_server, tmp_path, 
         dtype="float64",
         verify=True,
         keep_final=True,
+        recovery=RecoverySection(plan="off"),  # a busy machine would have the planner asked
         parallel=ParallelSection(replicas=2, stages=2, devices_per_node=3),
         changes=[change(3, tensor=2), change(6, replicas=2)],
     )
@@ -98,12 +103,14 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, fork_server, tmp_path, 
         "final",
         "job.toml",
         "journal.jsonl",
+        "lock",
         "logs",
         "metrics.jsonl",
         "plans",
         "profile.json",
         "report.json",
         "secret",
+        "times",
     ]
     assert len(list((run_dir / "plans").glob("epoch-*.toml"))) == 3
     processes = ["agent-n0", "agent-n1", "coordinator", "n0.g0", "n0.g1", "n0.g2", "n1.g0"]
@@ -169,7 +176,7 @@ def test_a_second_signal_stops_at_once(tiny_job, fork_server):
     job = tiny_job(steps=1000, parallel=ParallelSection(replicas=2))
     result = run_job(job, on_event=at_step(1, twice), fork_server=fork_server)
     assert result.exit_code == 130
-    assert result.report.reason in ("SIGINT again, so at once", "SIGINT, at a step boundary")
+    assert result.report.reason in ("Ctrl-C again, so at once", "SIGINT, at a step boundary")
     assert result.report.outcome == "stopped"
 
 
@@ -222,6 +229,41 @@ def test_a_training_that_blows_up(fork_server, tmp_path, policy):
         return
     with pytest.raises(JobFailed, match=r"step \d: loss .* is not finite \(recovery\.non_finite"):
         run_job(job, fork_server=fork_server)
+
+
+def go_back(tmp_path, faults=(), steps=12, rate=3e-3):
+    return JobConfig(
+        job=JobSection(steps=steps, run_dir=str(tmp_path / "run"), timeout_s=30.0, threads=1),
+        parallel=ParallelSection(replicas=2, devices_per_node=1),
+        optimizer=OptimizerConfig(learning_rate=rate, weight_decay=0.0, clip_norm=0.0),
+        recovery=RecoverySection(non_finite="go_back"),
+        snapshot=SnapshotSection(max_cost=0, persist_every_s=0),
+        faults=tuple(faults),
+    )
+
+
+def test_damaged_state_is_replaced_by_going_back(fork_server, tmp_path):
+    """Numbers of one worker become no numbers; in the end it is as if they never had."""
+    spoiled = Fault(kind="NAN_STATE", target="n1.g0", at_step=6)
+    config = go_back(tmp_path / "a", [spoiled])
+    told = []
+    result = run_job(prepare_job(config), on_event=told.append, fork_server=fork_server)
+    (restored,) = [event for event in told if isinstance(event, Restored)]
+    assert restored.step <= 5
+    assert re.search(r"step 6: loss .* is not finite", restored.reason)
+    assert all(step.applied for step in result.steps)
+    calm = run_job(prepare_job(go_back(tmp_path / "b")), fork_server=fork_server)
+    assert result.losses == pytest.approx(calm.losses, rel=1e-5)
+
+
+def test_going_back_ends_where_it_does_not_help(fork_server, tmp_path):
+    """A learning rate that blows up gives the same again and again."""
+    job = prepare_job(go_back(tmp_path, rate=1000.0, steps=40))
+    told = []
+    with pytest.raises(JobFailed, match="going back 3 times did not help"):
+        run_job(job, on_event=told.append, fork_server=fork_server)
+    left_out = [e.reason for e in told if isinstance(e, Decided) and "left out" in e.reason]
+    assert left_out
 
 
 def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, fork_server, tmp_path):

@@ -1,6 +1,7 @@
 import asyncio
 import socket
 
+from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.launch.launcher_messages import (
     BY_LAUNCHER,
@@ -43,6 +44,6 @@ def test_a_start_travels():
         config=JobConfig(job=JobSection(steps=1)),
         plans=(),
         backend="gloo",
-        began_ms=0,
+        clock=RunClock(0.0, 0.0),
     )
     assert list(Unpacker(START).feed(pack(StartOf(spec=spec)))) == [StartOf(spec=spec)]

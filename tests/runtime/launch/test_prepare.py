@@ -4,11 +4,14 @@ import pytest
 
 from holdfast.control.worker_reports import Planned
 from holdfast.engine.data import SyntheticTask, TokenFile
+from holdfast.engine.optimizer_config import OptimizerConfig, TensorGroupRule
 from holdfast.engine.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import StateBytes
+from holdfast.plan.state import adamw_state
 from holdfast.plan.text import format_plan
+from holdfast.plan.units import with_kinds
 from holdfast.runtime.config.job_file import (
     ChangeSection,
     DataSection,
@@ -16,14 +19,16 @@ from holdfast.runtime.config.job_file import (
     JobSection,
     ModelSection,
     ParallelSection,
+    PrecisionSection,
 )
+from holdfast.runtime.config.model_source import model_units
 from holdfast.runtime.launch.job import resolve_backend
-from holdfast.runtime.launch.prepare import make_job, model_units, prepare_job
+from holdfast.runtime.launch.prepare import make_job, prepare_job
 from holdfast.runtime.worker.build import make_data, trainer_config
 
 
 def config(*changes: ChangeSection, steps: int = 8, **sections) -> JobConfig:
-    return JobConfig(job=JobSection(steps=steps), changes=changes, **sections)
+    return JobConfig(**{"job": JobSection(steps=steps), "changes": changes} | sections)
 
 
 def change(at_step: int, **keys) -> ChangeSection:
@@ -74,7 +79,10 @@ def test_a_plan_file_with_and_without_units(tmp_path):
     without.write_text(format_plan(bare))
     for path in (with_units, without):
         job = prepare_job(config(parallel=ParallelSection(plan=str(path))))
-        assert job.plans[0].plan == msgspec.structs.replace(plan, state_bytes=StateBytes(4, 4, 8))
+        kept = with_kinds(plan.units, lambda tensor: adamw_state("float32"))
+        assert job.plans[0].plan == msgspec.structs.replace(
+            plan, units=kept, state_bytes=StateBytes(4, 4, 8)
+        )
 
 
 def test_costs_in_a_plan_file_are_not_asked(tmp_path):
@@ -82,7 +90,8 @@ def test_costs_in_a_plan_file_are_not_asked(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text(format_plan(regular_plan(units, micro_batches=2)))
     job = prepare_job(config(parallel=ParallelSection(plan=str(path))))
-    assert job.plans[0].plan.units == model_units(config())
+    found = job.plans[0].plan.units
+    assert found == with_kinds(model_units(config()), lambda tensor: adamw_state())
 
 
 @pytest.mark.parametrize(
@@ -97,7 +106,6 @@ def test_costs_in_a_plan_file_are_not_asked(tmp_path):
         ({"parallel": ParallelSection(split="fair")}, ["split 'fair' is unknown"]),
         ({"parallel": ParallelSection(schedule="explicit")}, ["plan file"]),
         ({"parallel": ParallelSection(schedule="fast")}, ["schedule 'fast' is unknown"]),
-        ({"parallel": ParallelSection(shard=2)}, ["shard degree 2", "shard must be 1"]),
         (
             {"parallel": ParallelSection(replicas=4), "data": DataSection(micro_batches=2)},
             ["[parallel]", "2 micro-batches cannot feed 4 replicas"],
@@ -169,12 +177,54 @@ def test_another_number_of_micro_batches_in_a_plan_file(tmp_path):
     assert f"{path} has 3 micro-batches, the job 4" in refusal(given)
 
 
+def test_the_optimizer_decides_what_is_kept():
+    """By asking it; and by number format, whatever it is."""
+    groups = (TensorGroupRule(tensors=("embed.*",), name="AdamW"),)
+    muon = OptimizerConfig(name="Muon", param_groups=groups)
+    given = config(optimizer=muon, precision=PrecisionSection(moments="bfloat16"))
+    plan = prepare_job(given).plans[0].plan
+    kept = {tensor.name: str(tensor.state) for unit in plan.units for tensor in unit.tensors}
+    moments = "exp_avg:bfloat16 exp_avg_sq:bfloat16"
+    assert kept["block.0.wq"] == "whole parameter:float32 momentum_buffer:bfloat16"
+    assert kept["embed.weight"] == kept["head.norm"] == f"parameter:float32 {moments}"
+    assert plan.state_bytes == StateBytes(4, 4, 3)  # nearly all are matrices, rounded up
+
+
+def test_a_copy_to_compute_with_takes_memory_and_is_not_kept():
+    given = config(precision=PrecisionSection(compute="bfloat16"))
+    counted = prepare_job(given).plans[0].plan.state_bytes
+    assert counted == StateBytes(6, 4, 8, derived=2)
+    assert counted.kept == 12
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"optimizer": OptimizerConfig(name="Adafactor")}, ["Adafactor keeps 'row_var'", "[7, 1]"]),
+        (
+            {"optimizer": OptimizerConfig(name="SGD", options={"speed": 2})},
+            ["optimizer.options has 'speed'; torch's SGD takes lr"],
+        ),
+        (
+            {
+                "job": JobSection(steps=2, dtype="bfloat16"),
+                "precision": PrecisionSection(compute="float32"),
+            },
+            ["precision.compute = 'float32'", "job.dtype = 'bfloat16'"],
+        ),
+    ],
+)
+def test_optimizers_and_formats_that_cannot_be(sections, words):
+    line = refusal(config(**sections))
+    assert all(word in line for word in words), line
+
+
 def test_other_state_bytes_in_a_plan_file(tmp_path):
     path = tmp_path / "a.toml"
     plan = regular_plan(model_units(config()), micro_batches=2, state_bytes=StateBytes(2, 2, 8))
     path.write_text(format_plan(plan))
     line = refusal(config(parallel=ParallelSection(plan=str(path))))
-    assert "10 bytes of state per parameter, a float32 job keeps 12" in line
+    assert "10 bytes of state per parameter, this job keeps 12" in line
 
 
 def test_a_token_file_that_is_too_short(tmp_path):
@@ -247,3 +297,20 @@ def test_tls_needs_a_certificate_and_its_key(tiny_job, tmp_path):
         tiny_job(tls_cert="cert.pem")
     with pytest.raises(HoldfastError, match=r"job\.tls_cert = 'cert\.pem': there is no such file"):
         tiny_job(tls_cert="cert.pem", tls_key="key.pem")
+
+
+def test_spares_are_on_nodes_of_their_own():
+    job = prepare_job(
+        JobConfig(
+            job=JobSection(steps=8, spares=3),
+            parallel=ParallelSection(replicas=2, stages=2, devices_per_node=2),
+        )
+    )
+    assert job.spares == ("n2.g0", "n2.g1", "n3.g0")
+    assert job.workers == ("n0.g0", "n0.g1", "n1.g0", "n1.g1", *job.spares)
+    assert not {*job.spares} & {*job.plans[0].plan.workers}
+
+
+def test_more_spares_than_a_machine_has_room_for_are_refused():
+    found = refusal(JobConfig(job=JobSection(steps=8, spares=4096)))
+    assert found.startswith("job.spares = 4096 makes 4097 workers")

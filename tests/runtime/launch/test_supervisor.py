@@ -4,9 +4,11 @@ import time
 
 import pytest
 
+from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.launch.signals import SignalBox
 from holdfast.runtime.launch.store import bind
 from holdfast.runtime.launch.supervisor import (
     AgentLost,
@@ -22,7 +24,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("no
 
 @pytest.fixture
 def people(fork_server, tmp_path):
-    with Supervisor(fork_server, fork_server.light, tmp_path) as supervisor:
+    with (
+        SignalBox() as box,
+        Supervisor(fork_server, fork_server.light, tmp_path, box) as supervisor,
+    ):
+        box.begin()
         yield supervisor
 
 
@@ -81,7 +87,7 @@ def test_the_last_words_of_a_coordinator_come_before_its_end(people, tiny_job, t
         config=job.config,
         plans=job.plans,
         backend="gloo",
-        began_ms=0,
+        clock=RunClock(0.0, 0.0),
     )
     with bind("127.0.0.1", 0) as listener:
         people.start_coordinator(spec, listener)
@@ -99,8 +105,11 @@ def test_signals_are_notices(people):
     assert wait_for(people, Signalled) == Signalled(signal.SIGTERM)
 
 
-def test_whoever_is_left_at_the_end_is_ended(fork_server, tmp_path):
+def test_what_is_left_at_the_end_is_ended(fork_server, tmp_path):
     with bind("127.0.0.1", 0) as listener:
-        with Supervisor(fork_server, fork_server.light, tmp_path) as people:
+        with (
+            SignalBox() as box,
+            Supervisor(fork_server, fork_server.light, tmp_path, box) as people,
+        ):
             people.start_agent(agent(listener.getsockname()[1]))
         assert people.is_empty

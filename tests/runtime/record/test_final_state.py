@@ -8,6 +8,7 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.text import format_plan
 from holdfast.plan.units import Split, TensorSpec, Unit
+from holdfast.runtime.record.final_parts import publish_final
 from holdfast.runtime.record.final_state import parse_key, read_final, slice_key, write_final
 
 UNITS = (
@@ -26,7 +27,6 @@ WHOLE = {
 @pytest.fixture
 def run_dir(tmp_path):
     (tmp_path / "plans").mkdir()
-    (tmp_path / "final").mkdir()
     (tmp_path / "plans" / "epoch-1.toml").write_text(format_plan(PLAN))
     holders = HolderMap(PLAN)
     for worker in PLAN.workers:
@@ -35,8 +35,11 @@ def run_dir(tmp_path):
             (box,) = boxes
             value = WHOLE[tensor][tuple(slice(low, high) for low, high in box)].clone()
             parameter = torch.nn.Parameter(value)
-            slices[tensor] = Slice(tensor, box, parameter, value * 2, value * 3)
-        assert write_final(str(tmp_path / "final"), worker, 1, 9, slices) > 0
+            slices[tensor] = Slice(
+                tensor, box, parameter, {"exp_avg": value * 2, "exp_avg_sq": value * 3}
+            )
+        assert write_final(str(tmp_path / "final.part"), worker, 1, 9, slices) > 0
+    assert publish_final(tmp_path)
     return tmp_path
 
 
@@ -97,10 +100,10 @@ def test_files_of_different_steps_do_not_belong_together(run_dir):
 
 
 def test_what_is_no_final_state(run_dir, tmp_path):
+    with pytest.raises(HoldfastError, match="'gradient' is unknown; known: parameter, exp_avg"):
+        read_final(run_dir, "gradient")
     (run_dir / "final" / "n0.g6.safetensors").write_bytes(b"nothing")
     with pytest.raises(HoldfastError, match="is not a worker's final state"):
         read_final(run_dir)
     with pytest.raises(HoldfastError, match="keep_final = true"):
         read_final(tmp_path / "elsewhere")
-    with pytest.raises(HoldfastError, match="'gradient' is unknown"):
-        read_final(run_dir, "gradient")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from holdfast.observe.log_lines import LogFollower
+from holdfast.runtime.record.logs import PatientStream, open_log
 
 START = """
 import logging, os, signal, sys
@@ -90,3 +91,18 @@ def test_lines_are_json_objects(tmp_path):
     line = json.loads((tmp_path / "a.jsonl").read_text())
     assert (line["process"], line["message"], line["pid"]) == ("n0.g0", "hi", os.getpid())
     assert "step" not in line
+
+
+def test_a_print_into_a_full_log_ends_nothing():
+    fd = os.open("/dev/full", os.O_WRONLY)
+    print("a line", file=PatientStream(fd), flush=True)
+    os.close(fd)
+
+
+def test_what_is_printed_is_written_at_once(tmp_path):
+    fd = open_log(tmp_path / "log")
+    stream = PatientStream(fd)
+    print("one", "two", file=stream)
+    assert (tmp_path / "log").read_text() == "one two\n"
+    assert (stream.fileno(), stream.encoding, stream.writable()) == (fd, "utf-8", True)
+    os.close(fd)

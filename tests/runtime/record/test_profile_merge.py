@@ -14,12 +14,16 @@ def cost(seconds: float) -> UnitCost:
 
 def test_the_median_over_the_workers_that_ran_a_unit():
     found = [
-        (0, "n0.g0", Profile(unit={"u0": cost(1.0), "u1": cost(5.0)}, agree=2.0)),
+        (
+            0,
+            "n0.g0",
+            Profile(source="as found", unit={"u0": cost(1.0), "u1": cost(5.0)}, agree=2.0),
+        ),
         (0, "n0.g1", Profile(unit={"u0": cost(2.0)}, agree=4.0, update=1e-9)),
         (0, "n0.g2", Profile(unit={"u0": cost(9.0)}, agree=3.0)),
     ]
     merged = merge_profiles(found, {0: WIDE})
-    assert merged.source == "measured"
+    assert merged.source == "as found"
     assert merged.unit == {"u0": cost(2.0), "u1": cost(5.0)}
     assert (merged.agree, merged.update, merged.tensor) == (3.0, 1e-9, {1: 1.0})
 

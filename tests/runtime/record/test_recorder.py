@@ -5,6 +5,7 @@ import pytest
 
 from holdfast.observe.events import JobEnded, JobStarted
 from holdfast.observe.journal import Journal, read_journal
+from holdfast.observe.run_clock import start_clock
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.plan.profile import Profile, format_profile, parse_profile
 from holdfast.plan.text import parse_plan
@@ -33,7 +34,9 @@ def test_what_others_write_is_told_and_counted(tiny_job, directory):
     told = []
     with (
         Recorder(tiny_job(), directory, told.append) as recorder,
-        Journal(directory / "journal.jsonl", directory / "metrics.jsonl") as others,
+        Journal(
+            directory / "journal.jsonl", directory / "metrics.jsonl", start_clock().stamp
+        ) as others,
     ):
         others.write(step(0, 0.5, 2.0))
         recorder.follow()
@@ -45,7 +48,9 @@ def test_the_end(tiny_job, directory):
     told = []
     with (
         Recorder(tiny_job(), directory, told.append) as recorder,
-        Journal(directory / "journal.jsonl", directory / "metrics.jsonl") as others,
+        Journal(
+            directory / "journal.jsonl", directory / "metrics.jsonl", start_clock().stamp
+        ) as others,
     ):
         others.write(step(0, 0.5, 2.0))
         recorder.follow()

@@ -1,20 +1,21 @@
 import pytest
 
-from holdfast.control.job_events import AllReady, EpochEntered, StepCompleted
+from holdfast.control.job_events import AllReady, EpochEntered, Recorded, StepCompleted
 from holdfast.control.journal_entries import Fenced, Ordered, Started, TermBegun
 from holdfast.control.order import FullPlan, Order, PlanWithout
 from holdfast.control.report import Member
-from holdfast.control.step_aggregator import Recorded
 from holdfast.control.worker_reports import RecoveryReport, StepReport
 from holdfast.observe.events import (
     PlanStarted,
+    ProtectionChanged,
     Recovered,
     WorkerLost,
     WorkerRestarted,
     WorkersReady,
 )
 from holdfast.observe.journal import read_journal, read_metrics
-from holdfast.observe.run_directory import create_run_directory
+from holdfast.observe.run_clock import start_clock
+from holdfast.observe.run_directory import JOURNAL, create_run_directory
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.text import format_plan, parse_plan
@@ -60,7 +61,7 @@ def open_log(run_dir):
     opened = []
 
     def make(plans=None):
-        opened.append(RunLog(run_dir, "gloo", lambda: 3.0))
+        opened.append(RunLog(run_dir, "gloo", start_clock()))
         opened[-1].know({} if plans is None else plans)
         return opened[-1]
 
@@ -122,10 +123,21 @@ def test_the_rest(open_log):
     assert log.profile() == ""
     live(log, plans)
     log.happened(AllReady({A.name: 7}))
-    assert log.recent[-1] == WorkersReady(seconds=3.0, pids={A.name: 7})
+    assert isinstance(log.recent[-1], WorkersReady)
+    assert log.recent[-1].pids == {A.name: 7}
     log.note_worker(A, Measured(epoch=1, profile=Profile(agree=3.0)))
     log.note_worker(A, Measured(epoch=99, profile=Profile(agree=5.0)))
     assert parse_profile(log.profile()).agree == 3.0
     finished = Finished(epoch=2, next_step=9, staging_bytes=1, final_bytes=2)
     log.note_worker(A, finished)
     assert log.finished == {A.name: finished}
+
+
+def test_a_successor_does_not_say_again_what_the_job_is_protected_against(tmp_path):
+    run_dir = create_run_directory(str(tmp_path / "again"), "x").path
+    told = ProtectionChanged(against=("any one worker",), not_against=())
+    for _ in range(2):
+        run_log = RunLog(run_dir, "gloo", start_clock())
+        run_log.tell([told, told])
+        run_log.close()
+    assert read_journal(run_dir / JOURNAL) == [told]

@@ -145,7 +145,7 @@ def test_a_client_does_not_believe_a_server_without_the_secret():
 
 
 @pytest.mark.slow
-def test_ten_thousand_garbled_frames_hurt_nobody():
+def test_ten_thousand_garbled_frames_do_no_harm():
     async def main():
         async with Server() as server:
             connection, _, answers = await connect(server)

@@ -12,6 +12,7 @@ from holdfast.control.order import FullPlan, Joiner, Order, PlanWithout, SamePla
 from holdfast.control.report import LOSS_ADDEND, Member, Outcome, WorkerReport
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepReport
+from holdfast.plan.feeding import UnitSource
 from holdfast.plan.profile import Link, Profile, UnitCost
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.faults.kinds import Fault
@@ -73,7 +74,7 @@ CHANGE = Order(
     kind="change",
     plan=SamePlan(1),
     incarnations={"n0.g1": 2},
-    joiners=(Joiner("n1.g0", {0: "n0.g1"}),),
+    joiners=(Joiner("n1.g0", {0: (UnitSource("n0.g1"), UnitSource("n0.g2", (1, 2, 0, 1)))}),),
 )
 TO_WORKER: list[Message] = [
     Assignment(
@@ -175,7 +176,7 @@ def test_unknown_fields_are_refused():
         list(Unpacker(FROM_WORKER).feed(struct.pack(">I", len(body)) + body))
 
 
-def test_nobody_says_what_is_another_ones_to_say():
+def test_each_side_says_only_what_is_its_own_to_say():
     with pytest.raises(WireError, match="not a message"):
         list(Unpacker(FROM_WORKER).feed(pack(Leave())))
     with pytest.raises(WireError, match="not a message"):

@@ -57,14 +57,14 @@ def test_what_was_recorded_is_of_no_use():
 
 
 @pytest.mark.parametrize("change", [{"role": "client"}, {"name": "n1"}, {"nonce": b"x" * 32}])
-def test_nobody_can_speak_in_anothers_name(change):
+def test_no_process_can_speak_in_anothers_name(change):
     server, _, proof = shake()
     with pytest.raises(ProofFailed):
         server.check(msgspec.structs.replace(proof, **change))
 
 
 def test_an_answer_cannot_be_turned_round():
-    """The macs of the two sides differ, so nobody can be made to answer its own question."""
+    """The macs of the two sides differ, so no side can be made to answer its own question."""
     server, client, proof = shake()
     with pytest.raises(ProofFailed):
         client.check(msgspec.structs.replace(server.check(proof), proof=proof.proof))

@@ -1,4 +1,4 @@
-"""Every message about snapshots is in a union that somebody reads, and survives being packed."""
+"""Every message about snapshots is in a union that is read, and survives being packed."""
 
 import msgspec
 import pytest
@@ -7,7 +7,8 @@ from holdfast.control.message import Message
 from holdfast.control.snapshots import messages as snapshots
 from holdfast.control.snapshots.messages import Copy, NodeHolds
 from holdfast.runtime.wire import messages, snapshot_messages
-from holdfast.runtime.wire.snapshot_messages import Sealed
+from holdfast.runtime.wire.snapshot_messages import CompleteLight, LightGiven, Sealed
+from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
 
@@ -15,7 +16,7 @@ UNIONS = messages.ToWorker | messages.FromWorker | messages.ToCoordinator | mess
 V7 = Version(7, 2)
 
 
-def test_all_of_them_are_read_by_somebody():
+def test_each_of_them_is_read():
     own = [
         kind
         for module in (snapshot_messages, snapshots)
@@ -29,9 +30,15 @@ def test_all_of_them_are_read_by_somebody():
 @pytest.mark.parametrize(
     "message",
     [
-        NodeHolds(node="n0", arenas=(HeldArena("n0.g0", "abc", (V7,)),), waits_s={"n0.g0": 0.5}),
-        Sealed(plan="abc", version=V7, wait_s=0.25),
+        NodeHolds(
+            node="n0",
+            arenas=(HeldArena("n0.g0", "abc", (V7,)),),
+            costs={"n0.g0": CopyCost(8, 4, 0.5)},
+        ),
+        Sealed(plan="abc", version=V7, cost=CopyCost(8, 8, 0.25)),
         Copy(version=V7, plan="abc", before=None),
+        LightGiven(version=V7, before=None, cost=CopyCost(8, 8, 0.25)),
+        CompleteLight(worker="n0.g0", path="a", staging="b", version=V7, before=V7),
     ],
 )
 def test_versions_come_through(message):

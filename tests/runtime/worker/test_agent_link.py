@@ -23,6 +23,7 @@ class FakeTrainer:
     """As much of a trainer as a link asks for."""
 
     staging_bytes = 7
+    emulated = None
 
     def __init__(self, plan) -> None:
         self.plan, self.stopwatch, self.slices = plan, Stopwatch(), {}

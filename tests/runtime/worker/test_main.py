@@ -1,4 +1,5 @@
 import os
+import re
 import socket
 
 import msgspec
@@ -20,6 +21,13 @@ def test_errors_in_one_line():
     assert (told.line, told.is_consequence) == ("x.bin has token 300", False)
     assert explain_failure(ValueError("no\nmore")).line == "ValueError: no"
     assert explain_failure(GroupBroken("reduce group")).is_consequence
+
+
+def test_errors_of_user_code_name_its_line():
+    with pytest.raises(ValueError, match="four") as found:
+        int("four")
+    line = explain_failure(found.value).line
+    assert re.search(r"'four' \(.*test_main.py:\d+\)$", line)
 
 
 def test_an_agent_that_hangs_up_before_the_assignment():

@@ -19,8 +19,8 @@ from support.sim_jobs import HOUR
 def test_policies_by_name():
     assert choose_policies("all") == tuple(POLICIES)
     assert choose_policies("holdfast,oobleck") == ("holdfast", "oobleck")
-    with pytest.raises(HoldfastError, match="'nobody' is unknown; known: all, checkpoint"):
-        choose_policies("holdfast,nobody")
+    with pytest.raises(HoldfastError, match="'nothing' is unknown; known: all, checkpoint"):
+        choose_policies("holdfast,nothing")
 
 
 def results(devices: int = 64, hours: int = 10):

@@ -31,7 +31,7 @@ def test_a_joiner_that_dies_costs_the_others_nothing():
     until(world, lambda: world.coverage["changes entered by all"] > 0)
 
 
-def test_nobody_waits_for_a_joiner():
+def test_no_worker_waits_for_a_joiner():
     world = join(make())
     joiner = worker(world, "n0.g0")
     joiner.is_paused = True
@@ -46,7 +46,7 @@ def test_what_arrives_late_for_one_change_says_nothing_about_the_next():
     joiner, source = worker(world, "n0.g0"), worker(world, "n2.g0")
     late, version = joiner.joining.order.number - 1, source.position.version
     joiner.joining.fed(source.joining, None, None, (late, 0, version, 1, {}))
-    assert joiner.joining.units.version_of(0) is None
+    assert joiner.joining.parts.versions == {}
     joiner.joining.update(source.joining, None, None, (late, {}, outcome(version)))
     assert joiner.joining.outcome is None
     joiner.joining.switched(late, "n2.g0", version)

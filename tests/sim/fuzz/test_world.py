@@ -4,7 +4,7 @@ from support.control_jobs import small_plan
 from support.fuzz_worlds import at_version, make, until, worker
 
 
-def test_left_alone_everybody_applies_the_same():
+def test_left_alone_every_worker_applies_the_same():
     world = at_version(make(), 5)
     one, other = worker(world, "n0.g0"), worker(world, "n2.g0")
     if one.position.version == other.position.version:

@@ -121,14 +121,14 @@ def test_what_a_device_waits_is_a_stall_too() -> None:
 
 
 def test_without_snapshots_nothing_happens() -> None:
-    nobody: Gaps = NoGaps()
-    nobody.waiting(AGREE)
-    nobody.going_on()
-    nobody.sending()
-    nobody.sent()
-    nobody.applying()
-    nobody.applied(1)
-    nobody.broken_off()
+    no_gaps: Gaps = NoGaps()
+    no_gaps.waiting(AGREE)
+    no_gaps.going_on()
+    no_gaps.sending()
+    no_gaps.sent()
+    no_gaps.applying()
+    no_gaps.applied(1)
+    no_gaps.broken_off()
 
 
 def test_copies_in_gaps_do_not_begin_after_a_message() -> None:

@@ -19,11 +19,11 @@ class Work:
 
 
 def test_alone_the_last_sealed_version_is_complete() -> None:
-    nobody = Alone()
-    nobody.announce(Version(1, 0), sealed=True)
-    nobody.announce(Version(2, 0), sealed=False)
-    assert nobody.complete == Version(1, 0)
-    assert nobody.is_settled()
+    alone = Alone()
+    alone.announce(Version(1, 0), sealed=True)
+    alone.announce(Version(2, 0), sealed=False)
+    assert alone.complete == Version(1, 0)
+    assert alone.is_settled()
 
 
 def test_a_version_is_complete_when_all_have_sealed_it() -> None:
@@ -42,7 +42,7 @@ def test_a_version_is_complete_when_all_have_sealed_it() -> None:
     assert group.is_settled()
     assert group.complete == Version(1, 0)
     group.announce(Version(2, 0), sealed=True)
-    works[1].answer(0)  # somebody gave it up
+    works[1].answer(0)  # a worker gave it up
     assert group.is_settled()
     assert group.complete == Version(1, 0)
 

@@ -62,7 +62,7 @@ def test_what_a_version_cost_is_told_with_the_next(crew):
     crew.enter()
     crew.train(STATES)
     before, *others = first(crew).waits_s
-    assert before == 0, "nobody waited before the first"
+    assert before == 0, "no worker waited before the first"
     assert all(seconds > 0 for seconds in others), "all was copied in the end"
 
 

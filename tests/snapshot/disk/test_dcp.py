@@ -12,7 +12,6 @@ from holdfast.plan.units import TensorSpec, Unit
 from holdfast.snapshot.disk.checkpoints import choose_checkpoint
 from holdfast.snapshot.disk.dcp import Checkpoint
 from holdfast.snapshot.disk.persist import write_checkpoint
-from holdfast.snapshot.layout import KINDS
 from holdfast.snapshot.load.assemble import Want, assemble
 from holdfast.snapshot.load.catalog import STORAGE
 from holdfast.snapshot.memory.arena import Version
@@ -93,7 +92,7 @@ def state_of(model, optimizer):
     return {
         (name, kind): (parameter if kind == "parameter" else optimizer.state[parameter][kind])
         for name, parameter in model.named().items()
-        for kind in KINDS
+        for kind in ("parameter", "exp_avg", "exp_avg_sq")
     }
 
 

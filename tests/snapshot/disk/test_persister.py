@@ -80,6 +80,16 @@ def test_by_time(tmp_path):
     assert desk.written == [3]
 
 
+def test_another_interval_from_now_on(tmp_path):
+    desk, now = Desk(tmp_path), [0.0]
+    persister = desk.persister(Due(every_s=60.0), clock=lambda: now[0])
+    now[0] = 10.0
+    assert persister.offer(Version(1, 0)) == ""
+    persister.set_interval(10.0)
+    assert persister.offer(Version(2, 0)) == "10 s since the last one, every 10 s"
+    persister.stop()
+
+
 def test_a_failed_write_is_told_and_tried_again(tmp_path):
     desk = Desk(tmp_path, failures=2)
     persister = desk.persister()

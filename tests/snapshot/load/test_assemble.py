@@ -242,7 +242,7 @@ def test_scalars_and_other_dtypes(tmp_path):
     units = (Unit("u", (TensorSpec("scale", ()), TensorSpec("w", (7, 3)))),)
     plan = plan_of(units, replicas=3, devices_per_node=1)
     state = random_state(plan, dtype=torch.bfloat16)
-    cluster = Cluster(plan, tmp_path, dtypes="bfloat16")
+    cluster = Cluster(plan, tmp_path, dtype="bfloat16")
     cluster.save(V, state)
     for lost in ([], ["n0"], ["n1"], ["n2"]):
         load_all(plan, cluster.catalog(V, lost=lost), state)

@@ -156,7 +156,7 @@ def _write_states(path, folder):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lost", "at_least"), [((), 3), (("n0",), 5), (("n1",), 8)], ids=["nobody", "n0", "n1"]
+    ("lost", "at_least"), [((), 3), (("n0",), 5), (("n1",), 8)], ids=["none", "n0", "n1"]
 )
 def test_all_workers_are_killed_and_a_node_is_lost(lost, at_least, tmp_path):
     """Real shared memory, one process per node that writes version after version; SIGKILL to all

@@ -84,3 +84,39 @@ def test_an_optimizer_gets_its_state_and_loses_it_again():
     assert len(optimizer.state) == len(before)
     state.unprime()
     assert not optimizer.state
+
+
+class Counting(nn.Linear):
+    """Its state dict is made so many times; `extra`: of it, what is no parameter or buffer."""
+
+    def __init__(self, extra: Any = None) -> None:
+        super().__init__(2, 2)
+        self.extra, self.num_made = extra, 0
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        self.num_made += 1
+        found = super().state_dict(*args, **options)
+        return found if self.extra is None else {**found, "extra": self.extra()}
+
+
+def test_a_modules_state_dict_is_made_once_and_again_when_its_tensors_moved():
+    model = Counting()
+    state = LoopState({"model": model}, rank=0)
+    first, again = state.gather(), state.gather()
+    assert model.num_made == 1
+    assert [one.local.data_ptr() for one in first[:-1]] == [
+        one.local.data_ptr() for one in again[:-1]
+    ]
+    model.weight = nn.Parameter(torch.full((2, 2), 7.0))
+    moved = {one.spec.name: one.local for one in state.gather()}
+    assert model.num_made == 2
+    assert moved["rank0.model.weight"].tolist() == [[7.0, 7.0], [7.0, 7.0]]
+
+
+@pytest.mark.parametrize("extra", [lambda: 3, lambda: torch.ones(2)])
+def test_a_module_with_more_than_its_tensors_is_asked_every_time(extra):
+    model = Counting(extra)
+    state = LoopState({"model": model}, rank=0)
+    state.gather()
+    state.gather()
+    assert model.num_made == 2

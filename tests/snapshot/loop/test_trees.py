@@ -5,7 +5,16 @@ import pickle
 import pytest
 import torch
 
-from holdfast.snapshot.loop.trees import Mark, as_dtype, fill, flatten, local_part, marks, skeleton
+from holdfast.snapshot.loop.trees import (
+    Mark,
+    as_dtype,
+    fill,
+    flatten,
+    is_all_marks,
+    local_part,
+    marks,
+    skeleton,
+)
 
 TREE = {
     "weight": torch.arange(6.0).view(2, 3),
@@ -43,3 +52,8 @@ def test_the_local_part_is_the_tensor_itself() -> None:
     local = local_part(tensor)
     assert local.data_ptr() == tensor.data_ptr()
     assert not local.requires_grad
+
+
+def test_nothing_but_tensors() -> None:
+    assert is_all_marks(skeleton({"a": [torch.zeros(1)], "b": {}}))
+    assert not is_all_marks(skeleton({"a": [torch.zeros(1), 3]}))

@@ -1,4 +1,4 @@
-"""The agent's arenas: made once, taken over, dropped when nobody needs them, lost with the node."""
+"""The agent's arenas: made once, taken over, dropped when not needed, lost with the node."""
 
 import pytest
 

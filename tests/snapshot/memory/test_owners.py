@@ -73,7 +73,7 @@ def test_a_killed_agent_is_succeeded(agent, tmp_path):
     assert arena.newest().bytes("loop") == b"state"
     assert arena.owner[0] == os.getpid()
     arena.close()
-    # The successor owns it now: nobody cleans it away.
+    # The successor owns it now: it is not cleaned away.
     assert clean(tmp_path) == []
     assert remove("job-a", tmp_path) == ["holdfast-job-a-n0.g0", "holdfast-job-a.lock"]
     assert list(tmp_path.iterdir()) == []

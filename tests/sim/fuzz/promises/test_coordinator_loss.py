@@ -12,7 +12,7 @@ def restarted(**options):
     return world
 
 
-def test_a_restart_disturbs_nobody():
+def test_a_restart_disturbs_no_worker():
     assert broken_promise(restarted(), 12) == ""
 
 

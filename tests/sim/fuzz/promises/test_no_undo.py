@@ -25,7 +25,7 @@ def test_a_rollback_without_need_is_seen(monkeypatch):
 @pytest.mark.parametrize("is_believed", [True, False])
 def test_going_back_past_a_whole_snapshot_is_seen(monkeypatch, is_believed):
     if is_believed:
-        monkeypatch.setattr(SnapshotCoordination, "newest_loadable", lambda _: None)
+        monkeypatch.setattr(SnapshotCoordination, "newest_loadable", lambda *_: None)
         monkeypatch.setattr(recovery, "_has_no_step", lambda *_: True)
     world = at_version(make(NoUndo()), 6)
     for name in ("n0.g0", "n2.g0"):

@@ -1,0 +1,125 @@
+"""Answers are those of the planner, in seconds of the job, and only what can be entered."""
+
+import msgspec
+import pytest
+
+from holdfast.advisor.answer import answer_after, answers, scaled
+from holdfast.plan.check import check_plan
+from holdfast.plan.entering import why_not_entered
+from holdfast.plan.lanes import layout_of
+from holdfast.plan.profile import Link, Profile
+from holdfast.plan.text import format_plan, parse_plan
+from holdfast.plan.timeline import evaluate
+from holdfast.schedule.orders import compute_orders
+from support.plan_questions import home_plan, make_question
+
+
+def test_a_tensor_group_that_lost_one_goes_on_smaller():
+    question = make_question(home_plan(), ["n0.g1"])
+    *_, last = answers(question)
+    plan = parse_plan(last.plan)
+    assert plan.workers == ("n0.g0", "n0.g2", "n0.g3")
+    assert last.chosen.step_s < last.now_step_s
+    assert (last.chosen.copies, last.now_copies) == (2, 1)
+    assert last.runner_ups
+    assert last.now_step_s == pytest.approx(0.2)  # the home plan takes 0.1 s with twice as many
+
+
+def test_the_same_rounds_give_the_same_answer():
+    question = make_question(home_plan(replicas=2, stages=2, tensor=2), ["n0.g5"], {"n0.g0": 2.0})
+    for answer in answers(question):
+        assert answer_after(question, answer.rounds) == answer
+
+
+@pytest.mark.parametrize("dead", [["n0.g1"], ["n0.g0", "n0.g7"], ["n0.g0", "n0.g1", "n0.g2"]])
+def test_whatever_is_answered_can_be_entered(dead):
+    question = make_question(home_plan(replicas=2, stages=2, tensor=2, micro_batches=8), dead)
+    answer = answer_after(question, 2)
+    plan = parse_plan(answer.plan)
+    assert why_not_entered(parse_plan(question.now), plan, question.available) == ""
+    check_plan(plan)
+
+
+def test_a_healthy_job_stays_as_it_is():
+    question = make_question(home_plan(), now=home_plan())
+    answer = answer_after(question, 1)
+    assert answer.plan == question.now
+
+
+def test_a_slow_worker_gets_less_to_do():
+    question = make_question(home_plan(tensor=1, micro_batches=8), slow={"n0.g0": 3.0})
+    answer = answer_after(question, 1)
+    counts = parse_plan(answer.plan).micro_batches_by_stage
+    assert len(counts["r0.s0"]) < len(counts["r1.s0"])
+    assert answer.chosen.step_s < answer.now_step_s
+
+
+def test_state_that_only_the_plan_in_force_has_is_not_lost():
+    """Both workers of the job's own plan that held a stage are dead; another holds it now."""
+    home = home_plan(replicas=2, stages=2, tensor=1)
+    now = home_plan(replicas=2, stages=1, tensor=1)
+    alive = msgspec.structs.replace(
+        now,
+        stages=tuple(
+            msgspec.structs.replace(stage, workers=(worker,))
+            for stage, worker in zip(now.stages, ("n0.g0", "n0.g2"), strict=True)
+        ),
+    )
+    question = make_question(home, ["n0.g1", "n0.g3"], now=alive)
+    answer = answer_after(question, 1)
+    assert not answer.error
+    assert set(parse_plan(answer.plan).workers) <= {"n0.g0", "n0.g2"}
+
+
+def test_costs_are_scaled_as_a_whole():
+    plan = home_plan(stages=2)
+    link = Link(1e-7, 1e9)
+    profile = Profile(between_nodes=link, within_node=link, reduce=link, action=1e-7, update=1e-13)
+    times = [evaluate(plan, p).iteration_time for p in (profile, scaled(profile, plan, 7.0))]
+    assert times[1] == pytest.approx(7 * times[0])
+    assert format_plan(plan) == format_plan(parse_plan(format_plan(plan)))
+
+
+def test_what_measured_costs_leave_unexplained_is_the_same_in_every_step():
+    home = home_plan()
+    profile = scaled(Profile(), home, 1000.0)
+    measured = msgspec.structs.replace(profile, source="measured")
+    modelled_s = evaluate(home, profile).iteration_time
+    beyond_s = 0.5
+    question = make_question(home, ["n0.g1"], profile=measured, pace_s=modelled_s + beyond_s)
+    answer = answer_after(question, 1)
+    assert answer.now_step_s == pytest.approx(2 * modelled_s + beyond_s)
+    assumed = msgspec.structs.replace(question, profile=profile)
+    assert answer_after(assumed, 1).now_step_s == pytest.approx(2 * (modelled_s + beyond_s))
+
+
+def test_traffic_that_waited_when_it_was_timed_costs_what_the_pace_leaves_for_it():
+    home = home_plan()
+    slow_ring = msgspec.structs.replace(
+        scaled(Profile(), home, 1000.0), source="measured", reduce=Link(0.0, 1e3)
+    )
+    bare_s = evaluate(home, msgspec.structs.replace(slow_ring, reduce=Link())).iteration_time
+    question = make_question(home, ["n0.g1"], profile=slow_ring, pace_s=1.1 * bare_s)
+    assert evaluate(home, slow_ring).iteration_time > 2 * question.pace_s
+    answer = answer_after(question, 1)
+    assert answer.now_step_s == pytest.approx(2 * bare_s, rel=0.1)
+    assert answer.chosen.step_s < answer.now_step_s
+
+
+def test_the_order_of_computations_is_made_for_a_slow_worker_and_timed_as_it_is_run():
+    """Micro-batches cross replicas, so that no rule gives the order."""
+    home = home_plan(replicas=3, stages=2, tensor=1, micro_batches=12, per_node=2)
+    question = make_question(home, slow={"n0.g0": 2.0}, now=home)
+    *_, last = answers(question)
+    plan = parse_plan(last.plan)
+    assert dict(plan.schedule.slow) in ({}, {"n0.g0": 2.0})
+    plain = msgspec.structs.replace(plan, schedule=msgspec.structs.replace(plan.schedule, slow=()))
+    costs = scaled(Profile(), home, question.pace_s / slowed(home, Profile()))
+    assert last.chosen.step_s == pytest.approx(slowed(plan, costs))
+    assert last.chosen.step_s <= slowed(plain, costs) * (1 + 1e-9)
+
+
+def slowed(plan, profile):
+    """In the order of `lower`, which workers follow."""
+    profile = msgspec.structs.replace(profile, slow={"n0.g0": 2.0})
+    return evaluate(plan, profile, compute_orders(layout_of(plan))).iteration_time

@@ -1,0 +1,58 @@
+"""What facts change, and which of them end the job."""
+
+from math import nan
+
+import pytest
+
+from holdfast.control.delivery import Sender
+from holdfast.control.effects import Fail
+from holdfast.control.ending import GivingUp
+from holdfast.control.fact_intake import FactIntake
+from holdfast.control.facts import NodeLost, StepReported, WorkerHung, WorkerTold
+from holdfast.control.hang_monitor import HangMonitor
+from holdfast.control.job_end import JobEnd
+from holdfast.control.replanning import Replanner
+from holdfast.control.slowness import SlowWatch
+from holdfast.control.worker_reports import StepReport
+from support.control_jobs import Job
+
+
+def test_only_a_fact_about_one_worker_concerns_a_member():
+    job = Job().begin()
+    state = job.coordinator._state
+    hangs = HangMonitor(state.settings, state.journal, state.roster)
+    giving_up = GivingUp(is_strict=False, patience_ms=0, now_ms=0)
+    replanner = Replanner(state.settings.replan, state)
+    slowness = SlowWatch(state.settings.detect, state)
+    intake = FactIntake(state, hangs, giving_up, Sender(state), JobEnd(state), replanner, slowness)
+    member = job.member("n0.g0")
+    assert intake.learn(WorkerHung(member, "slow")) == []
+    assert state.suspected == {member: "slow"}
+    assert intake.learn(WorkerTold(job.positions["n0.g0"].state())) == [member]
+    assert state.suspected == {}
+    assert intake.learn(NodeLost("n0")) == []
+    assert not state.roster.is_reachable(member)
+
+
+@pytest.mark.parametrize(
+    ("policy", "loss", "tokens", "ends"),
+    [("stop", nan, 64, 1), ("stop", 2.0, 0, 0), ("skip", nan, 64, 0)],
+)
+def test_a_step_that_is_not_finite_ends_the_job_where_it_should(policy, loss, tokens, ends):
+    job = Job(non_finite=policy).begin()
+    for step in (0, 1):
+        for name in ("n0.g0", "n1.g0"):
+            report = StepReport(step, 1, 0.5, loss, 1.0, tokens, 1e-3, False)
+            job.take(StepReported(job.member(name), report))
+    failed = [effect.reason for effect in job.effects if isinstance(effect, Fail)]
+    line = "step 0: loss nan or gradient norm 1 is not finite (recovery.non_finite = 'stop')"
+    assert failed == [line] * ends
+
+
+def test_workers_that_differ_end_the_job():
+    job = Job().begin()
+    for name, loss in (("n0.g0", 2.0), ("n1.g0", 2.5)):
+        report = StepReport(0, 1, 0.5, loss, 1.0, 64, 1e-3, True)
+        job.take(StepReported(job.member(name), report))
+    (failed,) = [effect for effect in job.effects if isinstance(effect, Fail)]
+    assert "differ in the loss of step 0" in failed.reason

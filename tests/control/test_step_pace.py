@@ -1,0 +1,36 @@
+from holdfast.control.step_pace import NUM_RECENT, StepPace
+
+
+def paced(*seconds: float, epoch: int = 1, pace: StepPace | None = None) -> StepPace:
+    pace = pace or StepPace()
+    for second in seconds:
+        pace.add(epoch, second)
+    return pace
+
+
+def test_the_first_step_counts_only_until_others_are_there():
+    assert paced(9.0).seconds == 9.0
+    assert paced(9.0, 1.0, 1.1, 0.9).seconds == 1.0
+
+
+def test_the_pace_of_the_epoch_before_is_known_until_there_is_another():
+    pace = paced(9.0, *[1.0] * 5)
+    paced(5.0, 2.0, pace=pace, epoch=2)
+    assert (pace.epoch, pace.seconds) == (1, 1.0)
+    paced(2.0, 2.0, pace=pace, epoch=2)
+    assert (pace.epoch, pace.seconds) == (2, 2.0)
+
+
+def test_drift_needs_a_whole_window_and_is_over_once_it_is_known():
+    pace = paced(*[1.0] * (NUM_RECENT + 1))
+    paced(2.0, 2.0, pace=pace)
+    assert not pace.has_drifted
+    paced(*[2.0] * NUM_RECENT, pace=pace)
+    assert pace.has_drifted
+    pace.thought_about()
+    assert not pace.has_drifted
+
+
+def test_noise_is_no_drift():
+    pace = paced(*[1.0, 1.15, 0.9] * NUM_RECENT)
+    assert not pace.has_drifted

@@ -1,0 +1,156 @@
+"""A run in the simulator: its faults, its costs, and an answer in two parts."""
+
+import pytest
+
+from holdfast.observe.events import FaultInjected, PlanChanged, StepDone, WorkerLost
+from holdfast.observe.run.model import RunModel
+from holdfast.plan.build import regular_plan
+from holdfast.plan.model_catalog import llama_shape, llama_units
+from holdfast.plan.profile import Profile, UnitCost
+from holdfast.sim.cluster.live import (
+    LiveHoldfast,
+    ReturnRules,
+    hardware_events,
+    live_job,
+    live_model,
+)
+from holdfast.sim.cluster.live_costs import LiveCosts, measure_costs
+from holdfast.sim.cluster.rules import HEALTHY
+from holdfast.sim.cluster.run import RunSettings, SimulationRun
+
+UNITS = llama_units(llama_shape("llama-tiny"))
+PLAN = regular_plan(UNITS, replicas=3, stages=2, micro_batches=12, devices_per_node=2)
+PROFILE = Profile(unit={unit.name: UnitCost(0.01, 0.01, 0.01) for unit in UNITS})
+RULES = ReturnRules(node_after_s=60.0)
+COSTS = LiveCosts(
+    step_ms=1000,
+    recover_ms=500,
+    plan_ms=4_000,
+    rejoin_ms=3_000,
+    node_join_ms=2_000,
+    slow_ms=6_000,
+    switch_ms=100,
+)
+
+
+def fault(kind, target, **fields):
+    return FaultInjected(fault=kind, target=target, step=0, **fields)
+
+
+def simulate(heard, minutes=10):
+    job = live_job(PLAN, "a run", 2)
+    events = hardware_events(heard, PLAN, 0.0, RULES)
+    policy = LiveHoldfast(live_model(job, PLAN, PROFILE), COSTS)
+    return SimulationRun(policy, events, RunSettings(length_ms=60_000 * minutes)).finish()
+
+
+def rates(result):
+    return [round(span.rate, 3) for span in result.spans]
+
+
+def test_the_shape_of_a_run():
+    job = live_job(PLAN, "a run", 2)
+    assert (job.replicas, job.stages, job.tensor, job.micro_batches) == (3, 2, 1, 4)
+    assert (job.devices, job.nodes) == (6, 3)
+
+
+def test_an_undisturbed_run_loses_nothing():
+    assert simulate([]).goodput == 1.0
+
+
+def test_a_killed_process_is_routed_around_until_it_is_back():
+    result = simulate([(30.0, fault("SIGKILL", "n1.g0"))])
+    stalled = sum(span.end_ms - span.start_ms for span in result.spans if span.rate == 0)
+    assert stalled == COSTS.recover_ms + COSTS.switch_ms
+    assert result.strategies == {"reroute": 1, HEALTHY: 1}
+    slower = [span for span in result.spans if 0 < span.rate < 1]
+    assert slower[0].start_ms == 30_000 + COSTS.recover_ms
+    assert slower[-1].end_ms == 30_000 + COSTS.rejoin_ms
+
+
+def test_a_node_that_is_away_gets_a_plan_of_its_own_and_comes_back():
+    result = simulate([(30.0, fault("NODE_LOSS", "n1"))])
+    back = [line for line in result.journal if line.event == "joined"]
+    assert [line.time_ms for line in back] == [30_000 + 60_000 + COSTS.node_join_ms]
+    assert rates(result)[-1] == 1.0
+    assert 0.6 < min(rate for rate in rates(result) if rate) < 0.8
+
+
+def test_a_slow_worker_is_left_alone_until_it_is_known():
+    heard = [(30.0, fault("SLOW", "n1.g0", factor=3.0, duration_s=60.0))]
+    result = simulate(heard)
+    slow = [span for span in result.spans if 0 < span.rate < 1]
+    assert slow[0].start_ms == 30_000
+    assert slow[0].end_ms == 30_000 + COSTS.slow_ms
+    assert slow[1].rate > 1.2 * slow[0].rate
+    assert slow[-1].end_ms == 90_000 + COSTS.slow_ms
+
+
+def test_a_restarted_process_leaves_its_slow_neighbour_slow():
+    heard = [
+        (30.0, fault("SLOW", "n1.g1", factor=3.0, duration_s=300.0)),
+        (60.0, fault("SIGKILL", "n1.g0")),
+    ]
+    result = simulate(heard)
+    at_200s = next(span for span in result.spans if span.start_ms <= 200_000 < span.end_ms)
+    assert at_200s.rate < 1.0
+
+
+def test_faults_that_take_no_device_are_none():
+    heard = [(1.0, fault("COORDINATOR_LOSS", "coordinator")), (2.0, fault("SIGKILL", "n9.g0"))]
+    assert hardware_events(heard, PLAN, 0.0, RULES) == ()
+    assert hardware_events([(1.0, fault("NODE_LOSS", "n0"))], PLAN, 5.0, RULES) == ()
+
+
+def test_what_does_not_come_back_is_gone_for_good():
+    rules = ReturnRules(node_after_s=0.0, restarts=False)
+    heard = [(1.0, fault("SIGKILL", "n0.g0")), (2.0, fault("NODE_LOSS", "n1"))]
+    assert [e.cause.repair and not e.last_ms for e in hardware_events(heard, PLAN, 0.0, rules)] == [
+        True,
+        True,
+    ]
+
+
+def test_a_fault_that_is_told_twice_struck_once_and_may_last_for_steps():
+    slow = fault("SLOW", "n0.g0", factor=2.0, steps=10)
+    (only,) = hardware_events([(1.0, slow), (9.0, slow)], PLAN, 0.0, RULES)
+    assert (only.time_ms, only.last_ms, only.factor) == (1_000, 10_000, 2.0)
+
+
+def change(**fields):
+    given = {"epoch": 2, "step": 1, "shape": "", "num_workers": 6, "joining": (), "leaving": ()}
+    numbers = {"stall_s": 0.2, "bytes_moved": 0, "groups_kept": 0, "groups_made": 0, "file": ""}
+    return PlanChanged(**(given | numbers | fields))
+
+
+def done(number):
+    return StepDone(
+        step=number,
+        epoch=1,
+        loss=1.0,
+        norm=1.0,
+        tokens=1,
+        tokens_per_s=1.0,
+        step_time_s=1.0,
+        learning_rate=0.1,
+        applied=True,
+    )
+
+
+def test_costs_are_what_was_seen():
+    heard = [
+        *((float(second), done(second)) for second in range(10)),
+        (10.0, fault("SLOW", "n0.g0", factor=2.0, duration_s=20.0)),
+        (16.0, change()),
+        (38.0, change(stall_s=0.4)),
+        (50.0, fault("SIGKILL", "n1.g0")),
+        (50.0, WorkerLost(worker="n1.g0", incarnation=1, kind="exit")),
+        (53.0, change(joining=("n1.g0",))),
+        (100.0, fault("NODE_LOSS", "n2")),
+        (105.0, change(stall_s=0.3)),
+        (162.0, change(joining=("n2.g0", "n2.g1"))),
+    ]
+    found = measure_costs(heard, RunModel(), away_s=60.0)
+    assert found.step_ms == pytest.approx(1000)
+    assert (found.slow_ms, found.rejoin_ms) == (7_000, 3_000)
+    assert (found.plan_ms, found.node_join_ms, found.switch_ms) == (5_000, 2_000, 200)
