@@ -77,25 +77,32 @@ def test_what_is_left_behind_keeps_its_group_until_it_ends(wait):
 def test_half_a_message(survivor):
     """The peer's connections close in the middle of it. The one left returns once it is woken,
     long before the deadline of the operation.
+
+    A busy machine may deliver the whole message before they close: then it is tried again.
     """
     with crew(*PAIR, timeout_ms=60_000) as members:
-        groups = members.make("link", PAIR)
-        receiving = groups[PAIR[1]].receive(torch.empty(HUGE), PAIR[0])
-        sending = groups[PAIR[0]].send(torch.ones(HUGE), PAIR[1])
-        pending = {PAIR[0]: sending, PAIR[1]: receiving}[survivor]
-        (victim,) = set(PAIR) - {survivor}
-        groups[victim].wake("gone")
-        errors = []
+        errors = (_error_of_the_one_left(members, survivor, f"link {k}") for k in range(20))
+        assert "round 2" in next(filter(None, errors), "")
 
-        def wait():
-            try:
-                pending.wait()
-            except GroupBroken as error:
-                errors.append(str(error))
 
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        groups[survivor].wake("round 2")
-        waiting.join(10)
-        assert errors
-        assert "round 2" in errors[0]
+def _error_of_the_one_left(members, survivor, name):
+    groups = members.make(name, PAIR)
+    receiving = groups[PAIR[1]].receive(torch.empty(HUGE), PAIR[0])
+    sending = groups[PAIR[0]].send(torch.ones(HUGE), PAIR[1])
+    pending = {PAIR[0]: sending, PAIR[1]: receiving}[survivor]
+    (victim,) = set(PAIR) - {survivor}
+    groups[victim].wake("gone")
+    errors = []
+
+    def wait():
+        try:
+            pending.wait()
+        except GroupBroken as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    groups[survivor].wake("round 2")
+    waiting.join(10)
+    assert not waiting.is_alive()
+    return errors[0] if errors else ""
