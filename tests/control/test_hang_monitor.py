@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.control.facts import NodeConnected, ProgressPlace
 from holdfast.control.hang_monitor import SHORTEST_SILENCE_MS, SILENT_BEATS, HangMonitor
-from holdfast.control.journal_entries import Ordered
+from holdfast.control.journal_entries import Ordered, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
@@ -41,8 +41,8 @@ class Scene:
             Ordered(Order(number=number, kind=kind, plan=plan, incarnations=incarnations))
         )
 
-    def tell(self, worker, epoch, **more):
-        state = WorkerState(member=Member(worker, 1), epoch=epoch, **more)
+    def tell(self, worker, epoch, incarnation=1, **more):
+        state = WorkerState(member=Member(worker, incarnation), epoch=epoch, **more)
         self.roster.told(state)
         self.hangs.told(state)
 
@@ -144,7 +144,7 @@ def test_a_worker_that_is_stopped_is_named_once(scene):
     (reason,) = [scene.look(0)["n1.g0"]]
     assert "stopped by a signal" in reason
     assert scene.look(0) == {}
-    assert scene.hangs.stopped() == ["n1.g0"]
+    assert scene.hangs.stopped() == [Member("n1.g0", 1)]
 
 
 def test_who_goes_on_has_moved(scene):
@@ -157,9 +157,30 @@ def test_who_goes_on_has_moved(scene):
 
 def test_who_is_gone_does_not_hang(scene):
     scene.hangs.beat({"n0.g0": STOPPED, "n1.g0": STOPPED}, 0, 0)
-    scene.hangs.gone("n0.g0")
+    scene.hangs.gone(Member("n0.g0", 1))
     scene.roster.exited(Member("n1.g0", 1))
     assert scene.look(0) == {}
+
+
+def test_the_place_of_the_process_before_is_not_that_of_the_new_one(scene):
+    """The end of the old one may be told after the new one has said hello."""
+    scene.hangs.beat({"n1.g0": STOPPED}, 0, 0)
+    scene.journal.note(Started(Member("n1.g0", 2)))
+    scene.tell("n1.g0", 0, incarnation=2)
+    assert scene.look(0) == {}
+    assert scene.hangs.stopped() == []
+    scene.hangs.beat({"n1.g0": STOPPED}, 1, 1)
+    assert scene.look(1) == {}
+
+
+def test_the_end_of_the_process_before_does_not_hide_the_place_of_the_new_one(scene):
+    scene.journal.note(Started(Member("n1.g0", 2)))
+    scene.tell("n1.g0", 0, incarnation=2)
+    scene.hangs.beat({"n1.g0": msgspec.structs.replace(STOPPED, incarnation=2)}, 0, 0)
+    scene.roster.exited(Member("n1.g0", 1))
+    scene.hangs.gone(Member("n1.g0", 1))
+    assert list(scene.look(0)) == ["n1.g0"]
+    assert scene.hangs.stopped() == [Member("n1.g0", 2)]
 
 
 def hang_after_steps_of(scene, epoch):

@@ -49,7 +49,7 @@ class CoordinatorState:
         """Workers that hang, until they move or tell something."""
         self.standstill = ""
         """Why one worker hangs that cannot be named, until a worker moves or a round begins."""
-        self.stopped: tuple[str, ...] = ()
+        self.stopped: tuple[Member, ...] = ()
         """Workers that are stopped by a signal now."""
         self.last_words = ""
         """Of the last worker that said why it ended, to be said with a failure."""

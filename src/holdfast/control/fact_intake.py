@@ -116,7 +116,7 @@ class FactIntake:
         state.snapshots.node_died()
         state.gone.update(dict.fromkeys(dead, fact.reason or f"{node} is dead"))
         for member in dead:
-            self._hangs.gone(member.name)
+            self._hangs.gone(member)
         if was_alive and not dead:
             name = f"{node}.g0"  # it had no process: the failure of a node all the same
             gone = Member(name, state.journal.started.get(name, 0))
@@ -126,7 +126,7 @@ class FactIntake:
     def _exited(self, fact: WorkerExited) -> None:
         state, member = self._state, fact.member
         state.roster.exited(member)
-        self._hangs.gone(member.name)
+        self._hangs.gone(member)
         state.stir(node_of(member.name))
         state.status.look_at(member, state.now_ms)
         state.gone[member] = fact.how or "its process has ended"
@@ -193,7 +193,7 @@ class FactIntake:
         self._sender.forget(fact.node)
         self._end.may_have_missed(fact.node)
         for member in state.roster.on_node(fact.node):
-            self._hangs.gone(member.name)
+            self._hangs.gone(member)
         vanished = dict.fromkeys(state.roster.connect(fact))
         state.snapshots.connected(fact.node, fact.arenas)
         here = [told.member for told in fact.workers]

@@ -64,6 +64,8 @@ class ProgressPlace(msgspec.Struct, frozen=True, array_like=True):
     """By a signal."""
     is_busy: bool = False
     """It uses a processor, or waits for one; only looked at where it has not moved for a while."""
+    incarnation: int = 1
+    """Which process of that name it is the place of."""
 
 
 class Beat(Message, frozen=True, kw_only=True, omit_defaults=True):

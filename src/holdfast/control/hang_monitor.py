@@ -8,6 +8,9 @@ consequences as any lost connection.
 A hang is a suspicion, not a death. It is lifted when the worker moves: another action or step in a
 beat, or the report of a step. Where no worker can be named, the suspicion is of all: a round finds
 the one that does not answer.
+
+A place is that of one process. As soon as another one of its name is to be started it means
+nothing: the end of the old one may be told after the beginning of the new one.
 """
 
 from collections.abc import Mapping
@@ -59,6 +62,7 @@ class HangMonitor:
 
     def beat(self, places: Mapping[str, ProgressPlace], sent_ms: int, now_ms: int) -> list[str]:
         """The workers that have moved."""
+        places = {name: place for name, place in places.items() if self._counts(name, place)}
         moved = [name for name, place in places.items() if _has_moved(self.places.get(name), place)]
         self.places.update(places)
         self._watch.beat(places, sent_ms, now_ms)
@@ -72,9 +76,11 @@ class HangMonitor:
         if self.epoch and not _trains(state, self.epoch):
             self.suspend()
 
-    def gone(self, worker: str) -> None:
-        self._watch.gone(worker)
-        self.places.pop(worker, None)
+    def gone(self, member: Member) -> None:
+        place = self.places.get(member.name)
+        if place is not None and place.incarnation == member.incarnation:
+            self._watch.gone(member.name)
+            del self.places[member.name]
 
     # What follows.
 
@@ -109,19 +115,23 @@ class HangMonitor:
                 standstill = hang.reason
                 continue
             self._watch.gone(hang.worker)
-            member = self._member(hang.worker)
-            if member is not None:
+            place = self.places[hang.worker]
+            member = Member(hang.worker, place.incarnation)
+            if member in self._roster.states and self._counts(hang.worker, place):
                 hung[member] = hang.reason
         return Looked(hung, lost, standstill)
 
-    def stopped(self) -> list[str]:
+    def stopped(self) -> list[Member]:
         """Workers that are stopped by a signal now."""
-        return [name for name, place in self.places.items() if place.is_stopped]
+        return [
+            Member(name, place.incarnation)
+            for name, place in self.places.items()
+            if place.is_stopped and self._counts(name, place)
+        ]
 
-    def _member(self, worker: str) -> Member | None:
-        """The newest process of that name that is there."""
-        found = [m for m in self._roster.states if m.name == worker]
-        return max(found, default=None)
+    def _counts(self, worker: str, place: ProgressPlace) -> bool:
+        """Is it of the newest process of that name?"""
+        return place.incarnation >= self._journal.started.get(worker, 0)
 
     def _silent(self, now_ms: int) -> list[str]:
         """Nodes that are connected, and yet have sent nothing for many intervals."""
@@ -136,8 +146,12 @@ class HangMonitor:
 def _has_moved(before: ProgressPlace | None, now: ProgressPlace) -> bool:
     if before is None:
         return not now.is_stopped
-    is_elsewhere = (before.step, before.action) != (now.step, now.action)
+    is_elsewhere = _where(before) != _where(now)
     return is_elsewhere or (before.is_stopped and not now.is_stopped)
+
+
+def _where(place: ProgressPlace) -> tuple[int, int, int]:
+    return place.incarnation, place.step, place.action
 
 
 def _trains(state: WorkerState, epoch: int) -> bool:

@@ -89,7 +89,7 @@ def _can_do_without(state: CoordinatorState, order: Order, doubted: Collection[M
     gone = [
         member.name
         for member in members_of(order)
-        if member in doubted or member.name in state.stopped or state.journal.is_fenced(member)
+        if member in doubted or member in state.stopped or state.journal.is_fenced(member)
     ]
     try:
         return bool(without_workers(state.journal.plans[order.number], gone)[0].stages)

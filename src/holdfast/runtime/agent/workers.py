@@ -180,6 +180,7 @@ class WorkerProcess:
             silent_ms,
             look is not None and bool(silent_ms) and look.state == "T",
             is_still and self._is_busy,
+            self.member.incarnation,
         )
 
     def _look(self, look: "KernelView", now_ms: int) -> None:

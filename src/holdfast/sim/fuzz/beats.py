@@ -62,7 +62,8 @@ class ProgressPages:
     def _place(self, worker: "Worker", now_ms: int) -> ProgressPlace:
         step, action = _progress(worker)
         before = self._last.get(worker.name)
-        is_there = before is not None and (before.step, before.action) == (step, action)
+        at = (step, action, worker.member.incarnation)
+        is_there = before is not None and (before.step, before.action, before.incarnation) == at
         stopped_ms = self._world.stopped_ms.get(worker.member, -1) if worker.is_paused else -1
         return ProgressPlace(
             step=step,
@@ -71,11 +72,12 @@ class ProgressPages:
             silent_ms=now_ms - stopped_ms if stopped_ms >= 0 else 0,
             is_stopped=stopped_ms >= 0,
             is_busy=worker.is_paused and worker.member in self._world.busy,
+            incarnation=worker.member.incarnation,
         )
 
 
-def _where(place: ProgressPlace) -> tuple[int, int, bool, bool]:
-    return place.step, place.action, place.is_stopped, place.is_busy
+def _where(place: ProgressPlace) -> tuple[int, int, bool, bool, int]:
+    return place.step, place.action, place.is_stopped, place.is_busy, place.incarnation
 
 
 def _progress(worker: "Worker") -> tuple[int, int]:
