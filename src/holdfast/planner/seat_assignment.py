@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from holdfast.planner.pipelines import Sketch, Team
 from holdfast.planner.score import missing_at
@@ -91,6 +90,9 @@ def _sits(view: SearchView, team: Team) -> bool:
 
 def assignment(costs: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> list[int]:
     """For every row its column; the sum of costs is least. Staying is preferred among equals."""
+    # Here: half a second of imports, and most commands that know the planner assign nothing.
+    from scipy.optimize import linear_sum_assignment
+
     stay = 1.0 - np.eye(len(costs)) * 1e-9
     rows, columns = linear_sum_assignment(costs + stay)
     found = dict(zip(rows.tolist(), columns.tolist(), strict=True))

@@ -113,7 +113,8 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, fork_server, tmp_path, 
         "times",
     ]
     assert len(list((run_dir / "plans").glob("epoch-*.toml"))) == 3
-    processes = ["agent-n0", "agent-n1", "coordinator", "n0.g0", "n0.g1", "n0.g2", "n1.g0"]
+    workers = ["n0.g0", "n0.g1", "n0.g2", "n1.g0"]
+    processes = ["agent-n0", "agent-n1", "coordinator", *workers, "store"]
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
         f"{name}{suffix}" for name in processes for suffix in (".jsonl", ".log")
     ]
@@ -298,6 +299,21 @@ def test_a_fork_server_that_dies_takes_the_run_with_it(tiny_job):
         _, alive = psutil.wait_procs(workers, timeout=10)
         assert len(workers) == 2
         assert alive == []
+
+
+def test_a_job_ends_with_its_store(tiny_job, fork_server, tmp_path):
+    log = tmp_path / "run" / "logs" / "store.log"
+
+    def kill(pids):
+        for child in psutil.Process(fork_server.pid).children():
+            if os.readlink(f"/proc/{child.pid}/fd/1") == str(log):
+                child.kill()
+
+    with pytest.raises(JobFailed) as caught:
+        run_job(tiny_job(steps=1000), on_event=at_step(1, kill), fork_server=fork_server)
+    assert str(caught.value) == (
+        f"the store, through which workers find each other, was killed by SIGKILL; its log is {log}"
+    )
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(tiny_job, tmp_path):

@@ -9,11 +9,12 @@ from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.launch.signals import SignalBox
-from holdfast.runtime.launch.store import bind
+from holdfast.runtime.launch.store import bind, connect_store
 from holdfast.runtime.launch.supervisor import (
     AgentLost,
     CoordinatorLost,
     Signalled,
+    StoreLost,
     Supervisor,
     Told,
 )
@@ -98,6 +99,18 @@ def test_the_last_words_of_a_coordinator_come_before_its_end(people, tiny_job, t
         assert wait_for(people, CoordinatorLost).how == "was killed by SIGKILL"
         people.start_coordinator(spec, listener)
         assert isinstance(wait_for(people, Told), Told), "it says that it took over"
+
+
+def test_the_store_serves_until_it_is_lost(people):
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    people.start_store(listener)
+    client = connect_store("127.0.0.1", port)
+    client.set("key", "value")
+    assert client.get("key") == b"value"
+    assert people.is_empty, "nothing waits for it"
+    os.kill(pid_of(people, people._store), signal.SIGKILL)
+    assert wait_for(people, StoreLost).how == "was killed by SIGKILL"
 
 
 def test_signals_are_notices(people):

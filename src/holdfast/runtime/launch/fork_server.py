@@ -35,7 +35,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 MAX_PACKET_BYTES = 8192
 MAX_FDS = 3
 WARM_DEADLINE_S = 120.0
+STORE = "store"
+"""The role of the child that serves the store."""
 _PR_SET_PDEATHSIG = 1
 _LOG = logging.getLogger("holdfast.runtime.launch.fork_server")  # this module runs as __main__
 
@@ -70,6 +72,8 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     ticket: int
     log: str
     """The path of that file; the child logs there and to a file of JSON lines beside it."""
+    role: str = ""
+    """Which of the fork server's kinds of children; empty: the usual one."""
 
 
 class Attach(msgspec.Struct, frozen=True, tag=True):
@@ -115,12 +119,13 @@ class Forker:
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def fork(self, sock: socket.socket, log: Path, *fds: int) -> int:
+    def fork(self, sock: socket.socket, log: Path, *fds: int, role: str = "") -> int:
         """Ask for a child; its ticket comes back in `Forked` and `Exited`."""
         self._next_ticket += 1
         log_fd = open_log(log)
         try:
-            self._order(Fork(self._next_ticket, str(log.absolute())), [sock.fileno(), log_fd, *fds])
+            order = Fork(self._next_ticket, str(log.absolute()), role)
+            self._order(order, [sock.fileno(), log_fd, *fds])
         finally:
             os.close(log_fd)
         return self._next_ticket
@@ -246,8 +251,8 @@ class ForkServer(Forker):
 
 
 class _Server:
-    def __init__(self, control: socket.socket, run_child: RunChild) -> None:
-        self._first, self._run_child = control, run_child
+    def __init__(self, control: socket.socket, roles: Mapping[str, RunChild]) -> None:
+        self._first, self._roles = control, roles
         self._controls = {control.fileno(): control}
         self._pid = os.getpid()
         self._is_settling = False
@@ -300,14 +305,14 @@ class _Server:
             return True
         pid = os.fork()
         if pid == 0:
-            self._become_child(Path(order.log), fds)
+            self._become_child(order, fds)
         for fd in fds:
             os.close(fd)
         self._children[pid] = (control, order.ticket)
         _tell(control, Forked(order.ticket, pid))
         return True
 
-    def _become_child(self, log: Path, fds: list[int]) -> None:
+    def _become_child(self, order: Fork, fds: list[int]) -> None:
         """In the child; never returns."""
         code = 1
         try:
@@ -322,10 +327,10 @@ class _Server:
             for standard in (1, 2):
                 os.dup2(log_fd, standard)
             os.close(log_fd)
-            start_logging(log)
+            start_logging(Path(order.log))
             faulthandler.enable()
             faulthandler.register(PRINT_STACKS)
-            code = self._run_child(socket.socket(fileno=sock_fd), own_fd)
+            code = self._roles[order.role](socket.socket(fileno=sock_fd), own_fd)
             sys.stdout.flush()
             sys.stderr.flush()
         except BaseException:
@@ -396,11 +401,12 @@ def check_in_child(check: Callable[[], None], deadline_s: int = 20) -> bool:
         os._exit(code)
 
 
-def serve(control_fd: int, run_child: RunChild) -> None:
+def serve(control_fd: int, roles: Mapping[str, RunChild]) -> None:
     # Objects made so far live for ever: no child shall collect them again, or copy their pages.
     gc.collect()
     gc.freeze()
-    server = _Server(socket.socket(fileno=control_fd), run_child)
+    gc.enable()
+    server = _Server(socket.socket(fileno=control_fd), roles)
     try:
         server.serve()
     finally:
@@ -409,11 +415,13 @@ def serve(control_fd: int, run_child: RunChild) -> None:
 
 if __name__ == "__main__":
     ignore_signals()
+    gc.disable()  # a sixth of the time of the imports; `serve` makes up for it
     from holdfast.engine.transport.gloo_errors import check_gloo_errors
+    from holdfast.runtime.launch.store import run_store
     from holdfast.runtime.worker.main import run_worker
 
     if not check_in_child(check_gloo_errors):
         sys.exit(1)
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    serve(int(sys.argv[1]), run_worker)
+    serve(int(sys.argv[1]), {"": run_worker, STORE: run_store})

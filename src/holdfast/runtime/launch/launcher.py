@@ -1,14 +1,14 @@
 """Runs a job: starts its processes, follows what they write, and ends with a report.
 
     launcher -- light fork server -- coordinator, agents    it starts a lost coordinator again
-             -- fork server -- workers                      an agent has them forked
+             -- fork server -- store, workers               an agent has its workers forked
 
     start    bind the ports, make the run directory, warm the fork servers, start the processes
     ready    every worker has its groups and its state
     train    the coordinator decides and writes the journal; the launcher reads it
     end      all have finished: they leave together
 
-The launcher decides nothing about the training. It hosts the store through which workers find each
+The launcher decides nothing about the training. It starts the store through which workers find each
 other, keeps the socket at which the coordinator listens, so that both outlive any of them, and
 writes the beginning and the end of the run directory. Whatever ends a run, no process survives it.
 What a signal means is a setting; by default it asks for a stop at the next step boundary, with
@@ -64,11 +64,12 @@ from holdfast.runtime.launch.run_lock import RunLock
 from holdfast.runtime.launch.run_memory import KeptMemory, RunMemory
 from holdfast.runtime.launch.signals import SignalBox, actions, exit_code
 from holdfast.runtime.launch.stacks import all_stacks
-from holdfast.runtime.launch.store import bind, serve_store
+from holdfast.runtime.launch.store import bind
 from holdfast.runtime.launch.supervisor import (
     AgentLost,
     CoordinatorLost,
     Signalled,
+    StoreLost,
     Supervisor,
     SupervisorNotice,
     Told,
@@ -214,13 +215,10 @@ class _Run:
             WARM_DEADLINE_S,
             "the fork servers",
         )
-        store = serve_store(listener)
-        try:
-            self._start_all()
-            self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
-            self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
-        finally:
-            del store  # ends its server, also where an error keeps this frame alive
+        self._people.start_store(listener)
+        self._start_all()
+        self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
+        self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
 
     def _start_all(self) -> None:
         host, port = self._control.getsockname()[:2]
@@ -335,6 +333,8 @@ class _Run:
                 self._coordinator_lost(how)
             case AgentLost(node=node, how=how):
                 self._agent_lost(node, how)
+            case StoreLost(how=how):
+                self._store_lost(how)
             case Signalled(number=number):
                 self._take_signal(number)
             case Warmed():
@@ -361,6 +361,14 @@ class _Run:
         if again:
             at = time.monotonic() + self._job.config.recovery.restart_nodes_after_s
             self._due.append((at, lambda: self._start_agent(node)))
+
+    def _store_lost(self, how: str) -> None:
+        """Workers keep connections to it, and no other has what it knew."""
+        if self._ending is None:
+            raise HoldfastError(
+                f"the store, through which workers find each other, {how}; its log is "
+                f"{self._directory / LOGS / 'store.log'}"
+            )
 
     def _may_start(self, starts: list[float]) -> bool:
         recovery, now = self._job.config.recovery, time.monotonic()

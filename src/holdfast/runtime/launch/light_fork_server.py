@@ -4,6 +4,7 @@ A coordinator that was lost is back within milliseconds, because its successor i
 and has all imports done.
 """
 
+import gc
 import socket
 import sys
 
@@ -19,6 +20,7 @@ class LightForkServer(ForkServer):
 
 if __name__ == "__main__":
     ignore_signals()
+    gc.disable()  # while it imports
     from holdfast.runtime.agent.agent import AgentSpec, run_agent
     from holdfast.runtime.coordinator.server import run_coordinator
     from holdfast.runtime.launch.launcher_messages import START
@@ -42,4 +44,4 @@ if __name__ == "__main__":
             return run_agent(spec, sock, own_fd)
         return run_coordinator(spec, sock, own_fd)
 
-    serve(int(sys.argv[1]), run_child)
+    serve(int(sys.argv[1]), {"": run_child})

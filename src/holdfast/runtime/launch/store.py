@@ -1,10 +1,14 @@
-"""The store through which workers find each other: served by the launcher, so that it outlives
+"""The store through which workers find each other: in a process of its own, so that it outlives
 any worker, and bound to the job's interface only, since it asks for no password.
+
+The process is forked where torch is imported already. The launcher, which would otherwise need
+torch for the store alone, starts seconds earlier.
 """
 
 import queue
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -50,12 +54,21 @@ def resolve(host: str, deadline_s: float = RESOLVE_DEADLINE_S) -> str:
 
 def serve_store(listener: socket.socket) -> Any:
     """Serve on a bound socket, which it takes over. The server goes with the object."""
-    import torch.distributed as dist  # here, so that a port is tried before torch is there
+    import torch.distributed as dist  # here: the launcher binds and resolves without torch
 
     host, port = listener.getsockname()[:2]
     return dist.TCPStore(  # type: ignore[attr-defined]
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
+
+
+def run_store(sock: socket.socket, listener_fd: int) -> int:
+    """Serve, in a process forked for it, until the other end of `sock` is closed."""
+    store = serve_store(socket.socket(fileno=listener_fd))
+    with suppress(ConnectionError):
+        sock.recv(1)
+    del store
+    return 0
 
 
 def connect_store(host: str, port: int) -> Any:

@@ -1,5 +1,5 @@
-"""The launcher's processes: a coordinator, which is started again when it is lost, and an agent per
-node.
+"""The launcher's processes: the store, a coordinator, which is started again when it is lost, and
+an agent per node.
 
 One selector watches all of them, the two fork servers and the signals. `wait` gives back what
 happened; what it means is decided elsewhere. Use it as a context manager: no process
@@ -21,6 +21,7 @@ from holdfast.control.message import Message
 from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import (
+    STORE,
     Exited,
     Forked,
     ForkServer,
@@ -57,6 +58,10 @@ class AgentLost(msgspec.Struct, frozen=True):
     how: str
 
 
+class StoreLost(msgspec.Struct, frozen=True):
+    how: str
+
+
 class Signalled(msgspec.Struct, frozen=True):
     number: int
 
@@ -65,7 +70,7 @@ class Warmed(msgspec.Struct, frozen=True):
     """One of the fork servers is ready to fork."""
 
 
-SupervisorNotice = Told | CoordinatorLost | AgentLost | Signalled | Warmed
+SupervisorNotice = Told | CoordinatorLost | AgentLost | StoreLost | Signalled | Warmed
 
 
 class _Child:
@@ -90,6 +95,7 @@ class Supervisor:
             log_dir,
             clock,
         )
+        self._store: _Child | None = None
         self._coordinator: _Child | None = None
         self._agents: dict[str, _Child] = {}
         self._is_settled = True
@@ -100,6 +106,14 @@ class Supervisor:
         self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._receive_signals)
 
     # Starting.
+
+    def start_store(self, listener: socket.socket) -> None:
+        """On a bound socket, which it takes over: who connects meanwhile waits in it."""
+        ours, theirs = socket.socketpair()
+        with theirs, listener:
+            log = self._log_dir / f"{STORE}.log"
+            ticket = self._fork_server.fork(theirs, log, listener.fileno(), role=STORE)
+        self._store = _Child(STORE, ticket, ours)
 
     def start_coordinator(self, spec: CoordinatorSpec, listener: socket.socket) -> None:
         """On a bound socket that stays here: who connects meanwhile waits in it."""
@@ -147,10 +161,21 @@ class Supervisor:
         return (Signalled(number) for number in self._signals.drain())
 
     def _receive_fork_notice(self) -> Iterator[SupervisorNotice]:
-        if isinstance(self._fork_server.receive(), ForkServerIdle):
-            self._is_settled = True
-        else:
-            yield Warmed()
+        """Of its children only the store is ours; the others are the agents'."""
+        store = self._store
+        match self._fork_server.receive():
+            case ForkServerIdle():
+                self._is_settled = True
+            case Forked(ticket, pid):
+                if store is not None and store.ticket == ticket:
+                    store.pid = pid
+            case Exited(ticket, status):
+                if store is not None and store.ticket == ticket:
+                    store.socket.close()
+                    self._store = None
+                    yield StoreLost(describe_exit(status))
+            case _:
+                yield Warmed()
 
     def _receive_light_fork_notice(self) -> Iterator[SupervisorNotice]:
         match self._light_server.receive():
@@ -202,11 +227,15 @@ class Supervisor:
 
     @property
     def is_empty(self) -> bool:
+        """But for the store, which is needed until the others are gone."""
         return not self._children()
+
+    def _all(self) -> list[_Child]:
+        return [*self._children(), *([] if self._store is None else [self._store])]
 
     def end(self) -> None:
         """Kill the processes that are left, and see that they and their workers are gone."""
-        for child in self._children():
+        for child in self._all():
             if child.pid:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
@@ -215,7 +244,7 @@ class Supervisor:
         deadline = self._clock() + END_DEADLINE_S
         # Without their fork server the kernel has ended them already.
         with suppress(ForkServerGone):
-            while not self.is_empty and self.wait(deadline):
+            while self._all() and self.wait(deadline):
                 pass
             self._settle(deadline)
 
@@ -228,7 +257,7 @@ class Supervisor:
                 list(key.data())
 
     def close(self) -> None:
-        for child in self._children():
+        for child in self._all():
             child.socket.close()
         self._selector.close()
 
