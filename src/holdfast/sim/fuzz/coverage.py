@@ -32,6 +32,8 @@ class Coverage(Checker):
                 world.count(kinds.get(order.kind, "starts"))
                 if order.joiners:
                     world.count("joins begun")
+                seats = world.layout(order.number).plan.seats.values()
+                world.count("orders with stages held twice", int(any(len(s) > 1 for s in seats)))
             case EnteredByAll():
                 world.count("changes entered by all")
             case Dropped():

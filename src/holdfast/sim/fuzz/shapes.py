@@ -6,11 +6,14 @@ from random import Random
 
 import msgspec
 
-from holdfast.plan.plan import Plan, Route, Stage, whole_route
+from holdfast.plan.plan import Hop, Plan, Route, Stage, whole_route
 from holdfast.plan.units import Split, TensorSpec, Unit
 from holdfast.plan.workers import worker_name
+from holdfast.planner.strategies.redundant import with_copies
 
 MAX_WORKERS = 8
+DRAWN_DEGREES = (1, 1, 2, 3)
+"""Of tensor or shard groups, in plans that are drawn during a run."""
 
 
 class JobShape(msgspec.Struct, frozen=True):
@@ -19,6 +22,26 @@ class JobShape(msgspec.Struct, frozen=True):
     """The same workers and model, arranged differently."""
     places: dict[str, tuple[str, ...]]
     """Per node, the workers that can be started there."""
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    """One stage: its units, and how its workers share them."""
+
+    first: int
+    stop: int
+    tensor: int = 1
+    shard: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.tensor * self.shard
+
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        degrees = (("shard", self.shard), ("tensor", self.tensor))
+        return tuple((axis, degree) for axis, degree in degrees if degree > 1)
+
+
+StageCuts = list[_Cut]
 
 
 def draw_shape(rng: Random) -> JobShape:
@@ -43,19 +66,48 @@ def draw_shape(rng: Random) -> JobShape:
 
 
 def draw_layout(rng: Random, like: Plan, workers: list[str]) -> Plan:
-    """Any plan for the same model and step on some of these workers."""
+    """Any plan for the same model and step on some of these workers: also stages that are cut
+    differently in one replica, routes that change replicas, unequal shares, and stages held twice.
+    """
     rng.shuffle(workers)
     layouts: list[StageCuts] = []
     used = 0
     while len(layouts) < like.num_micro_batches:
-        layout = _replica(rng, len(like.units), (1, 1, 2, 3))
+        layout = _replica(rng, len(like.units), DRAWN_DEGREES)
+        if rng.random() < 0.3:
+            layout = [_degrees(rng, cut) for cut in layout]
         size = sum(cut.size for cut in layout)
         if used + size > len(workers) or (layouts and rng.random() < 0.2):
             break
         layouts.append(layout)
         used += size
     layouts = layouts or [[_Cut(0, len(like.units))]]
-    return _arrange(like.units, layouts, workers, like.num_micro_batches)
+    plan = _arrange(like.units, layouts, workers, like.num_micro_batches)
+    if rng.random() < 0.5:
+        routes = [_route(rng, plan) for _ in plan.routes]
+        plan = msgspec.structs.replace(plan, routes=tuple(sorted(routes, key=_names)))
+    return with_copies(plan) if rng.random() < 0.25 else plan
+
+
+def _degrees(rng: Random, cut: _Cut) -> _Cut:
+    """One stage of a group that has lost a member, say."""
+    degree = rng.choice(DRAWN_DEGREES)
+    shard = degree if cut.shard > 1 else 1
+    return msgspec.structs.replace(cut, tensor=degree // shard, shard=shard)
+
+
+def _route(rng: Random, plan: Plan) -> Route:
+    """Through any stage that goes on where the one before ends, all it holds or the rest of it."""
+    hops: list[Hop] = []
+    while not hops or hops[-1].stop < len(plan.units):
+        at = hops[-1].stop if hops else 0
+        stage = rng.choice([stage for stage in plan.stages if stage.first <= at < stage.stop])
+        hops.append(Hop(stage.name, at, stage.stop))
+    return tuple(hops)
+
+
+def _names(route: Route) -> tuple[str, ...]:
+    return tuple(hop.stage for hop in route)
 
 
 def _units(rng: Random) -> tuple[Unit, ...]:
@@ -74,26 +126,6 @@ def _units(rng: Random) -> tuple[Unit, ...]:
             unit = units[number]
             units[number] = msgspec.structs.replace(unit, tensors=(*unit.tensors, tied))
     return tuple(units)
-
-
-class _Cut(msgspec.Struct, frozen=True):
-    """One stage: its units, and how its workers share them."""
-
-    first: int
-    stop: int
-    tensor: int = 1
-    shard: int = 1
-
-    @property
-    def size(self) -> int:
-        return self.tensor * self.shard
-
-    def axes(self) -> tuple[tuple[str, int], ...]:
-        degrees = (("shard", self.shard), ("tensor", self.tensor))
-        return tuple((axis, degree) for axis, degree in degrees if degree > 1)
-
-
-StageCuts = list[_Cut]
 
 
 def _replica(rng: Random, num_units: int, degrees: tuple[int, ...] = (1, 1, 1, 2)) -> StageCuts:
