@@ -184,6 +184,17 @@ def test_help_loads_nothing_heavy():
 
 
 @pytest.mark.process
+def test_a_command_ends_without_a_last_look_at_everything():
+    """Which would take half a second with torch."""
+    code = (
+        "import atexit, gc, sys; from holdfast.cli.main import main; sys.argv = ['', '--version'];"
+        "atexit.register(lambda: print('kept out of it', gc.get_freeze_count() > 10_000)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "kept out of it True"
+
+
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_error():
     code = (
         "import sys; from cyclopts import App; from holdfast.cli.main import main\n"

@@ -12,6 +12,7 @@ HOLDFAST_DEBUG=1 shows the traceback of every error.
 """
 
 import difflib
+import gc
 import os
 import re
 import sys
@@ -192,6 +193,7 @@ def open_closed_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
+    """The exit code. Without `argv` the command is all that this process does."""
     open_closed_streams()
     try:
         return run(sys.argv[1:] if argv is None else argv, app or build_app())
@@ -200,6 +202,11 @@ def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
+    finally:
+        if argv is None:
+            # The interpreter would look through all that torch has loaded before it ends: half a
+            # second of CPU time, of the time in which a stopped job should be gone.
+            gc.freeze()
 
 
 if __name__ == "__main__":

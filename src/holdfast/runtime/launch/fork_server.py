@@ -425,3 +425,4 @@ if __name__ == "__main__":
     for name in sys.argv[2:]:
         importlib.import_module(name)
     serve(int(sys.argv[1]), {"": run_worker, STORE: run_store})
+    os._exit(0)  # the launcher waits for this: taking torch apart first would take a while
