@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -176,6 +177,12 @@ def _clean(run_dir):
         os.unlink(f"/dev/shm/{name}")
 
 
+def num_started(run_dir):
+    path = run_dir / "journal.jsonl"
+    events = read_journal(path) if path.is_file() else []
+    return sum(isinstance(event, JobStarted) for event in events)
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_a_requeue_loop(tmp_path, calm):
@@ -189,22 +196,22 @@ def test_a_requeue_loop(tmp_path, calm):
     source = random.Random(7)
 
     def kill_now_and_then():
-        for _ in range(4):
-            time.sleep(START_S + source.uniform(0, 3))
-            for child in psutil.Process(loop.pid).children(recursive=True):
-                with pytest.MonkeyPatch.context():
-                    try:
-                        child.kill()
-                    except psutil.NoSuchProcess:
-                        continue
+        """Once another run has begun, some time after that."""
+        for number in range(1, 5):
+            while num_started(tmp_path / "run") < number and loop.poll() is None:
+                time.sleep(0.05)
+            time.sleep(source.uniform(0, 3))
+            with suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(loop.pid).children(recursive=True):
+                    child.kill()
 
     killer = threading.Thread(target=kill_now_and_then, daemon=True)
     killer.start()
     assert loop.wait(500) == 0
     killer.join()
     same_training(tmp_path / "run", calm)
+    assert num_started(tmp_path / "run") >= 2
     events = read_journal(tmp_path / "run" / "journal.jsonl")
-    assert sum(isinstance(event, JobStarted) for event in events) >= 2
     assert [e.outcome for e in events if isinstance(e, JobEnded)] == ["finished"]
     assert memory_of(tmp_path / "run") == []
 

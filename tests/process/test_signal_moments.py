@@ -29,6 +29,7 @@ from support.command_runs import (
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(200)]
 
 END_S = 15.0
+"""On a machine that is the job's own; see `times_busy`."""
 START_S = 5.0
 MOST_REDONE = 3
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -73,13 +74,18 @@ def run_until(folder, moment: str, source: random.Random) -> CommandRun:
     return run
 
 
+def times_busy() -> float:
+    """How many processes want to run for each core: everything takes so much longer."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
 def strike(folder, number: int, moment: str, source: random.Random) -> float:
     """How long it took from the signal to the end."""
     run = run_until(folder, moment, source)
     try:
         sent = time.monotonic()
         run.signal(number)
-        code = run.wait(END_S)
+        code = run.wait(END_S * times_busy())
         took_s = time.monotonic() - sent
         assert code == 128 + number, (moment, end_of(run))
         check_end(run, moment)
@@ -121,20 +127,22 @@ def test_a_signal_in_the_worst_moment(tmp_path, number, moment):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
 def test_a_signal_at_ten_random_moments(tmp_path, number, capsys):
     seed = int(os.environ.get("HOLDFAST_CHAOS_SEED", random.SystemRandom().randrange(10**9)))
     source = random.Random(seed)
-    took = {}
+    took, busiest = {}, 1.0
     with capsys.disabled():
         print(f"\n{number.name}, HOLDFAST_CHAOS_SEED={seed}")
     for at in range(10):
         moment = MOMENTS[at % len(MOMENTS)]
         seconds = strike(tmp_path / str(at), number, moment, source)
         took[moment] = max(seconds, took.get(moment, 0.0))
+        busiest = max(busiest, times_busy())
     with capsys.disabled():
-        print(", ".join(f"{moment} {seconds:.1f} s" for moment, seconds in took.items()))
+        shown = ", ".join(f"{moment} {seconds:.1f} s" for moment, seconds in took.items())
+        print(f"{shown}; {busiest:.1f} processes for each core")
 
 
 @pytest.fixture

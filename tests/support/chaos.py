@@ -23,8 +23,7 @@ from holdfast.runtime.launch.launcher import JobFailed, RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos_draw import Drawn
 from support.outside import SignalSender
-
-TIME_SHARE = 0.005
+from support.time_check import check_seen
 
 
 def make_config(
@@ -85,16 +84,18 @@ class Chaos:
         calm = self._undisturbed(drawn.num_steps, drawn.dropout)
         self.num_runs += 1
         sender = SignalSender(self._fork_server, drawn.strikes)
-        heard_s: list[float] = []
+        heard_s = [time.time()]
+        """When it was called, began and ended."""
 
         def hear(event: Event) -> None:
             if isinstance(event, JobStarted | JobEnded):
-                heard_s.append(time.monotonic())
+                heard_s.append(time.time())
             if isinstance(event, FaultInjected):
                 self.counts[event.fault] += 1
             sender(event)
 
-        job = prepare_job(job_config(drawn, str(self._folder / f"run-{self.num_runs}")))
+        run_dir = self._folder / f"run-{self.num_runs}"
+        job = prepare_job(job_config(drawn, str(run_dir)))
         try:
             result = run_job(job, on_event=hear, fork_server=self._fork_server)
         except JobFailed as error:
@@ -103,7 +104,7 @@ class Chaos:
             sender.join()
             self.counts += sender.counts
         check_equal(calm, result, str(drawn))
-        self.worst_time = max(self.worst_time, check_time(result, heard_s, str(drawn)))
+        self.worst_time = max(self.worst_time, check_seen(run_dir, *heard_s))
 
 
 def job_config(drawn: Drawn, folder: str) -> JobConfig:
@@ -128,15 +129,6 @@ def check_equal(calm: RunResult, result: RunResult, story: str) -> None:
         assert mine.tokens == step.tokens, f"{story}: samples of step {number} are lost"
         assert abs(mine.loss - step.loss) <= 1e-9 * abs(step.loss), f"{story}: step {number}"
         assert abs(mine.norm - step.norm) <= 1e-8 * abs(step.norm), f"{story}: step {number}"
-
-
-def check_time(result: RunResult, heard_s: list[float], story: str) -> float:
-    """Where the time went adds up to the wall time, as a clock beside the run has it."""
-    wall_s = heard_s[-1] - heard_s[0]
-    told_s = sum(result.report.time_s.values())
-    off = abs(told_s - wall_s) / wall_s
-    assert off <= TIME_SHARE, f"{story}: {told_s:.3f} s are told, {wall_s:.3f} s went by"
-    return off
 
 
 def shared_memory(folder: Path) -> list[str]:

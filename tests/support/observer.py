@@ -9,12 +9,23 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from holdfast.observe.events import Event, JobEnded, JobStarted, StepDone
+from holdfast.observe.events import (
+    Event,
+    JobEnded,
+    JobStarted,
+    PlanChanged,
+    Recovered,
+    Restored,
+    StepDone,
+    WorkersReady,
+)
 from holdfast.runtime.launch.fork_server import ForkServer
 from support.outside import processes, send
+from support.time_check import STAMP_S
 
 WINDOW = 31
-TICK_S = 0.005
+LOOKED_UP = 16
+"""Steps within which a run has looked up how long they take usually."""
 
 
 @dataclass
@@ -28,33 +39,19 @@ class Observer:
     may_kill: tuple[str, ...]
     """worker, node, coordinator"""
     began_s: float = 0.0
+    """By the time of day, like all that follow."""
     ended_s: float = 0.0
     steps: list[tuple[float, int]] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)
+    """Of each, whether all workers took part."""
     kills: Counter[str] = field(default_factory=Counter)
     killed: list[tuple[str, str, int]] = field(default_factory=list)
     """Kind, name and process of each."""
     struck_after: list[int] = field(default_factory=list)
     """The steps after which something was killed."""
+    _num_workers: int = 0
+    _num_present: int = 0
     _threads: list[threading.Thread] = field(default_factory=list)
-    _late: list[tuple[float, float]] = field(default_factory=list)
-    """When this process was woken, and how much later than it asked for."""
-
-    def __post_init__(self) -> None:
-        threading.Thread(target=self._watch_clock, daemon=True).start()
-
-    def _watch_clock(self) -> None:
-        """A machine that is busy lets observers wait, too."""
-        while not self.ended_s:
-            asked = time.time() + TICK_S
-            time.sleep(TICK_S)
-            now = time.time()
-            self._late.append((now, now - asked))
-
-    def late_s(self, at_s: float, over_step: int) -> float:
-        """How late the observer itself may have been between these moments."""
-        until = max(at for at, number in self.steps if number == over_step)
-        late = [lag for at, lag in self._late if self.began_s + at_s - 1 <= at <= until + 1]
-        return max(late, default=0.0)
 
     def __call__(self, event: Event) -> None:
         now = time.time()
@@ -63,8 +60,13 @@ class Observer:
                 self.began_s = now
             case JobEnded():
                 self.ended_s = now
+            case WorkersReady(pids=pids):
+                self._num_workers = self._num_present = len(pids)
+            case Recovered() | PlanChanged() | Restored():
+                self._num_present = event.num_workers
             case StepDone(step=step):
                 self.steps.append((now, step))
+                self.whole.append(self._num_present == self._num_workers)
                 if len(self.steps) % self.every_steps == 0 and len(self._threads) < self.num_kills:
                     thread = threading.Thread(target=self._kill, daemon=True)
                     thread.start()
@@ -96,27 +98,41 @@ class Observer:
     # What was seen.
 
     @property
-    def wall_s(self) -> float:
-        return self.ended_s - self.began_s
-
-    @property
     def num_again(self) -> int:
         """Steps that came more than once."""
         return len(self.steps) - len({step for _, step in self.steps})
 
-    def stall_s(self, at_s: float, over_step: int) -> float:
-        """How much later than usual this step ended (the last time, if it was done again), from the
-        last one that had ended so many seconds after the start. Usual is the median of the
-        undisturbed steps before.
+    def correct(self, stamps: list[tuple[float, int]]) -> float:
+        """Steps were heard of late, on a busy machine by more than a stall. So take the times that
+        were written down with them, which lie before; by how much, at most, is returned.
         """
-        first = max(i for i, (at, _) in enumerate(self.steps) if at - self.began_s <= at_s)
-        last = max(i for i, (_, number) in enumerate(self.steps) if number == over_step)
-        gaps = [b - a for (a, _), (b, _) in pairwise(self.steps[: first + 1])]
-        before = zip(gaps, self.steps, strict=False)
-        calm = [gap for gap, (_, after) in before if self._is_calm(after)]
-        usual_s = statistics.median(calm[-WINDOW:])
-        return max(0.0, self.steps[last][0] - self.steps[first][0] - (last - first) * usual_s)
+        assert [step for _, step in stamps] == [step for _, step in self.steps]
+        lags = [heard - at for (heard, _), (at, _) in zip(self.steps, stamps, strict=True)]
+        assert min(lags) >= -STAMP_S, "a step was written down with a time that was yet to come"
+        self.steps = stamps
+        return max(lags)
 
-    def _is_calm(self, step: int) -> bool:
-        """Nothing was killed right after this step."""
-        return all(not 0 <= step - at <= 1 for at in self.struck_after)
+    def stall_range_s(self, began_s: float, at_s: float, over_step: int) -> tuple[float, float]:
+        """How much later than usual this step ended (the last time, if it was done again), from the
+        last one that had ended so many seconds after the start. Usual is the median of undisturbed
+        steps before; which ones is not seen from outside, so there is a least and a most.
+        """
+        first = max(i for i, (at, _) in enumerate(self.steps) if at - began_s <= at_s)
+        last = max(i for i, (_, number) in enumerate(self.steps) if number == over_step)
+        gaps = self._calm_gaps(first)
+        ends = range(max(1, len(gaps) - LOOKED_UP), len(gaps) + 1)
+        windows = [gaps[max(0, end - WINDOW) : end] for end in ends]
+        long_s = max(map(statistics.median_high, windows))
+        short_s = min(map(statistics.median_low, windows))
+        span_s = self.steps[last][0] - self.steps[first][0]
+        least_s, most_s = (span_s - (last - first) * usual_s for usual_s in (long_s, short_s))
+        return max(0.0, least_s), max(0.0, most_s)
+
+    def _calm_gaps(self, until: int) -> list[float]:
+        """Times of steps before, with all workers there and nothing killed right before."""
+        pairs = zip(pairwise(self.steps[: until + 1]), self.whole[1:], strict=False)
+        return [
+            b - a
+            for ((a, after), (b, _)), whole in pairs
+            if whole and all(not 0 <= after - at <= 1 for at in self.struck_after)
+        ]
