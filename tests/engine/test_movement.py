@@ -1,5 +1,6 @@
 """State goes from worker to worker as the transition says, in checked chunks."""
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +12,7 @@ from holdfast.engine.state import build_state
 from holdfast.errors import InternalError
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
+from holdfast.plan.transfer_rounds import in_rounds
 from holdfast.plan.transition import plan_transition
 from holdfast.plan.units import box_size, intersect
 from support.engine_parts import CPU, make_state
@@ -37,9 +39,10 @@ def numbered(plan, worker, shape):
     return state.slices
 
 
-def move(old, new, shape=SMALL, wrap=lambda group: group, timeout_ms=10_000):
+def move(old, new, shape=SMALL, wrap=lambda group, _: group, timeout_ms=10_000):
     """Every worker of both plans moves at once; (slices, bytes received) by worker."""
     transition = plan_transition(old, new)
+    transition = msgspec.structs.replace(transition, moves=in_rounds(transition.moves))
     workers = tuple(dict.fromkeys((*old.workers, *new.workers)))
     model = LlamaModel(shape)
 
@@ -47,7 +50,7 @@ def move(old, new, shape=SMALL, wrap=lambda group: group, timeout_ms=10_000):
         worker, group = arguments
         state = build_state(new, worker, model.build_unit, torch.float64, CPU)
         held = numbered(old, worker, shape)
-        return carry_out(transition, worker, wrap(group), held, state), held
+        return carry_out(transition, worker, wrap(group, worker), held, state), held
 
     with crew(*workers, timeout_ms=timeout_ms) as members:
         groups = members.make("meeting", workers) if len(workers) > 1 else {workers[0]: None}
@@ -112,15 +115,58 @@ def test_nothing_moves_where_nothing_changes():
 
 
 def test_small_chunks_move_the_same(monkeypatch):
-    monkeypatch.setattr(movement, "CHUNK_BYTES", 999)
+    monkeypatch.setattr(movement, "MESSAGE_BYTES", 999)
     test_everything_arrives_where_it_belongs(*CASES["tensor 2 to 3"])
 
 
-class Careless:
-    """A group that flips a bit in the `victim`-th tensor it sends."""
+class Counting:
+    """A group that counts the messages of every pair."""
 
-    def __init__(self, group, victim):
-        self._group, self._left = group, victim
+    def __init__(self, group, worker, sent):
+        self._group, self._worker, self._sent = group, worker, sent
+
+    def receive(self, tensor, source):
+        return self._group.receive(tensor, source)
+
+    def send(self, tensor, to):
+        self._sent.append((self._worker, to, tensor.numel()))
+        return self._group.send(tensor, to)
+
+
+def count_messages(old, new, shape):
+    sent = []
+    move(old, new, shape, wrap=lambda group, worker: Counting(group, worker, sent))
+    return sorted(sent)
+
+
+@pytest.mark.parametrize(("old", "new", "shape"), CASES.values(), ids=CASES.keys())
+def test_a_pair_needs_one_message(old, new, shape):
+    """The smallest number there is, whatever the number of tensors that move."""
+    moves = in_rounds(plan_transition(old, new).moves)
+    sent = count_messages(old, new, shape)
+    pairs = {(m.source, m.target) for m in moves}
+    assert [(source, target) for source, target, _ in sent] == sorted(pairs)
+    assert len(moves) > len(pairs)
+    assert sum(size for *_, size in sent) == sum(box_size(m.box) * 24 for m in moves) + 8 * len(
+        pairs
+    )
+
+
+def test_a_message_has_a_limit(monkeypatch):
+    """Pieces are put together up to it, and no row of a tensor is above it here."""
+    monkeypatch.setattr(movement, "MESSAGE_BYTES", 5000)
+    old, new, shape = CASES["tensor 2 to 3"]
+    sizes = [size - 8 for *_, size in count_messages(old, new, shape)]
+    num_bytes = sum(box_size(m.box) * 24 for m in plan_transition(old, new).moves)
+    assert max(sizes) <= 5000
+    assert num_bytes / 5000 < len(sizes) < 3 * num_bytes / 5000
+
+
+class Careless:
+    """A group that flips a bit in the `victim`-th message it sends, in the byte `at`."""
+
+    def __init__(self, group, victim, at):
+        self._group, self._left, self._at = group, victim, at
 
     def receive(self, tensor, source):
         return self._group.receive(tensor, source)
@@ -128,18 +174,21 @@ class Careless:
     def send(self, tensor, to):
         if self._left == 0:
             tensor = tensor.clone()
-            tensor.view(torch.uint8)[5] ^= 1
+            tensor[self._at] ^= 1
         self._left -= 1
         return self._group.send(tensor, to)
 
 
-@pytest.mark.parametrize("victim", [0, 1, 6], ids=["payload", "checksum", "a later payload"])
-def test_a_corrupt_chunk_is_an_error_with_a_name(victim):
-    """Payloads and checksums take turns."""
+@pytest.mark.parametrize(
+    ("victim", "at"), [(0, 5), (0, -8), (3, 5)], ids=["payload", "checksum", "a later payload"]
+)
+def test_a_corrupt_message_is_an_error_with_a_name(monkeypatch, victim, at):
+    monkeypatch.setattr(movement, "MESSAGE_BYTES", 5000)
     old, new = regular(), regular(first=1)
-    with pytest.raises(CorruptPiece, match=r"\[0:.*\] from n0.g0 to n0.g1: checksum \w+, sent \w+"):
+    story = r"\w+ \[\d+:.*\](?: and \d+ more)? from n0.g0 to n0.g1: checksum \w+, sent \w+"
+    with pytest.raises(CorruptPiece, match=story):
         # The sender learns of it by the end of its patience.
-        move(old, new, wrap=lambda group: Careless(group, victim), timeout_ms=500)
+        move(old, new, wrap=lambda group, _: Careless(group, victim, at), timeout_ms=500)
 
 
 def test_a_move_without_a_group_is_our_bug():

@@ -54,6 +54,10 @@ def plans(units):
         "shrink": (groups(units, (0, 1), (2, 3)), groups(units, (0,), (2, 3))),
         "stage move": (pipelines(units, 2, (0, 1), (2, 3)), pipelines(units, 3, (0, 4), (2, 3))),
         "growth": (groups(units, (0, 1), (2, 3)), groups(units, (0, 1, 4), (2, 3))),
+        "shrink around a joiner": (
+            groups(units, (0, 1, 5), (2, 3)),
+            groups(units, (0, 4), (2, 3)),
+        ),
     }
 
 
@@ -88,7 +92,7 @@ def test_a_source_is_killed(survive, change, phase):
 
 
 @pytest.mark.parametrize("phase", ["join", "entered"])
-@pytest.mark.parametrize("change", ["stage move", "growth"])
+@pytest.mark.parametrize("change", ["shrink around a joiner", "stage move", "growth"])
 def test_a_joiner_is_killed(survive, change, phase):
     survive(change, kill("n4.g0", phase))
 

@@ -103,7 +103,11 @@ def prepare_change(
     meets = bool(moves or unfed) and worker in members
 
     def meet() -> LiveGroup | None:
-        return communicator.make("meeting", members, number) if meets else None
+        if not meets:
+            return None
+        group = communicator.make("meeting", members, number)
+        group.warm_up()
+        return group
 
     return PendingChange(
         order,

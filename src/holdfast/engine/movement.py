@@ -1,15 +1,17 @@
-"""Carrying out a transition: state goes from worker to worker, in pieces, checked.
+"""Carrying out a transition: state goes from worker to worker, in few messages, checked.
 
 All workers go through the moves in one order, in rounds in which each sends to one worker and
-receives from one, so the oldest unfinished move always has both its ends at work. A piece is
-all kinds of state of a box together, cut into chunks; each chunk carries its checksum, and a chunk
-that arrives otherwise is an error with a name.
+receives from one, so the oldest unfinished message always has both its ends at work. What goes
+from one worker to another goes together: a message holds as many pieces (all kinds of state of a
+box) as its limit allows, since for a small tensor the message costs more than the bytes. It ends
+with its checksum, and one that arrives otherwise is an error with a name.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import torch
 import xxhash
@@ -28,7 +30,8 @@ from holdfast.errors import InternalError
 from holdfast.plan.transition import Move, Transition, format_box
 from holdfast.plan.units import Box, box_size, intersect
 
-CHUNK_BYTES = 8 * 2**20
+MESSAGE_BYTES = 8 * 2**20
+_CHECKSUM_BYTES = 8
 _IN_FLIGHT = 8
 
 
@@ -37,24 +40,26 @@ class CorruptPiece(Exception):
 
 
 @dataclass(slots=True)
-class _Chunk:
-    """A chunk on its way: payload, then its checksum."""
+class _Piece:
+    """A box of a tensor at this end, no larger than a message."""
 
-    pendings: list[Pending]
-    payload: Tensor
-    checksum: Tensor
+    name: str
+    parts: list[Tensor]
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class _Message:
+    """On its way: the bytes of its pieces, and behind them their checksum."""
+
+    pending: Pending
+    data: Tensor
     arrive: Callable[[Tensor], None] | None
-    story: str
 
     def finish(self) -> None:
-        for pending in self.pendings:
-            pending.wait()
-        if self.arrive is None:
-            return
-        found = digest(self.payload)
-        if found != int(self.checksum):
-            raise CorruptPiece(f"{self.story}: checksum {found:x}, sent {int(self.checksum):x}")
-        self.arrive(self.payload)
+        self.pending.wait()
+        if self.arrive is not None:
+            self.arrive(self.data)
 
 
 def digest(tensor: Tensor) -> int:
@@ -76,22 +81,28 @@ def carry_out(
     here and what arrives.
     """
     slices = _inherit(old, fresh_slices(new))
-    in_flight: deque[_Chunk] = deque()
+    in_flight: deque[_Message] = deque()
     num_bytes = 0
-    for move in transition.moves:
-        if worker not in (move.source, move.target):
+    for (source, target), moves in groupby(transition.moves, key=_ends):
+        if worker not in (source, target):
             continue
         if group is None:
             raise InternalError(f"{worker} has a move but no group to move by")
-        for chunk in _start(move, worker, group, old, slices):
-            in_flight.append(chunk)
-            if move.target == worker:
-                num_bytes += chunk.payload.numel() * chunk.payload.element_size()
+        for pieces in _filled(_pieces(moves, old if worker == source else slices)):
+            if worker == source:
+                in_flight.append(_send(pieces, group, target))
+            else:
+                in_flight.append(_receive(pieces, group, source, worker))
+                num_bytes += _size(pieces)
             while len(in_flight) > _IN_FLIGHT:
                 in_flight.popleft().finish()
     while in_flight:
         in_flight.popleft().finish()
     return slices, num_bytes
+
+
+def _ends(move: Move) -> tuple[str, str]:
+    return (move.source, move.target)
 
 
 def _inherit(old: dict[str, Slice], new: dict[str, Slice]) -> dict[str, Slice]:
@@ -111,26 +122,60 @@ def _inherit(old: dict[str, Slice], new: dict[str, Slice]) -> dict[str, Slice]:
     return result
 
 
-def _start(
-    move: Move, worker: str, group: LiveGroup, old: dict[str, Slice], new: dict[str, Slice]
-) -> Iterator[_Chunk]:
-    """Start one move's chunks at this end."""
-    story = f"{move.tensor} {format_box(move.box)} from {move.source} to {move.target}"
-    piece = (old if worker == move.source else new)[move.tensor]
-    per_element = sum(piece.whole(kind).element_size() for kind in piece.kinds)
-    for box in cut(move.box, CHUNK_BYTES // per_element):
-        parts = piece.parts(box)
-        if worker == move.source:
-            payload = pack(parts)
-            checksum = torch.tensor([digest(payload)])
-            pendings = [group.send(t, move.target) for t in (payload, checksum)]
-            yield _Chunk(pendings, payload, checksum, None, story)
-        else:
-            device = piece.parameter.device
-            payload = torch.empty(num_bytes_of(parts), dtype=torch.uint8, device=device)
-            checksum = torch.zeros(1, dtype=torch.int64)
-            pendings = [group.receive(t, move.source) for t in (payload, checksum)]
-            yield _Chunk(pendings, payload, checksum, partial(unpack, parts=parts), story)
+def _pieces(moves: Iterable[Move], slices: dict[str, Slice]) -> Iterator[_Piece]:
+    """What is moved, as it lies at this end."""
+    for move in moves:
+        own = slices[move.tensor]
+        per_element = sum(own.whole(kind).element_size() for kind in own.kinds)
+        for box in cut(move.box, MESSAGE_BYTES // per_element):
+            parts = own.parts(box)
+            yield _Piece(f"{move.tensor} {format_box(box)}", parts, num_bytes_of(parts))
+
+
+def _filled(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Pieces by message, the same at both ends: the next begins where the limit is passed."""
+    filled: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        if filled and size + piece.num_bytes > MESSAGE_BYTES:
+            yield filled
+            filled, size = [], 0
+        filled.append(piece)
+        size += piece.num_bytes
+    if filled:
+        yield filled
+
+
+def _size(pieces: Iterable[_Piece]) -> int:
+    return sum(piece.num_bytes for piece in pieces)
+
+
+def _send(pieces: list[_Piece], group: LiveGroup, target: str) -> _Message:
+    data = _empty(pieces)
+    payload = data[:-_CHECKSUM_BYTES]
+    pack((part for piece in pieces for part in piece.parts), out=payload)
+    data[-_CHECKSUM_BYTES:] = torch.tensor([digest(payload)]).view(torch.uint8)
+    return _Message(group.send(data, target), data, None)
+
+
+def _receive(pieces: list[_Piece], group: LiveGroup, source: str, worker: str) -> _Message:
+    data = _empty(pieces)
+    arrive = partial(_arrive, pieces, f"from {source} to {worker}")
+    return _Message(group.receive(data, source), data, arrive)
+
+
+def _empty(pieces: list[_Piece]) -> Tensor:
+    num_bytes, device = _size(pieces) + _CHECKSUM_BYTES, pieces[0].parts[0].device
+    return torch.empty(num_bytes, dtype=torch.uint8, device=device)
+
+
+def _arrive(pieces: list[_Piece], way: str, data: Tensor) -> None:
+    payload = data[:-_CHECKSUM_BYTES]
+    sent = int(data[-_CHECKSUM_BYTES:].cpu().clone().view(torch.int64))
+    if (found := digest(payload)) != sent:
+        more = f" and {len(pieces) - 1} more" if len(pieces) > 1 else ""
+        raise CorruptPiece(f"{pieces[0].name}{more} {way}: checksum {found:x}, sent {sent:x}")
+    unpack(payload, (part for piece in pieces for part in piece.parts))
 
 
 def cut(box: Box, max_elements: int) -> Iterator[Box]:
