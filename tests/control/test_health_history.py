@@ -31,11 +31,41 @@ def test_what_was_measured_here_counts():
         history.look("well", [], at_ms + 1500)
     history.look("hurt", ["a"], 300_000)
     assert returns(history, 300_000, starts=["a"]) == {"a": 1.5}
-    assert history.prepare_s == SETTINGS.prepare_s
+    assert history.prepare_s() == SETTINGS.prepare_s
     history.ordered(7, 1000)
     history.ordered(7, 2000)  # seen again: it was ordered before
-    history.entered(7, 0.05, 5000)
-    assert (history.prepare_s, history.stall_s) == (4.0, 0.05)
+    history.entered(7, 0.05, 5000, joins=False)
+    assert (history.prepare_s(), history.stall_s) == (4.0, 0.05)
+    history.ordered(8, 6000)
+    history.entered(8, 0.07, 26_000, joins=True)
+    assert (history.prepare_s(), history.prepare_s(joins=True)) == (4.0, 20.0)
+
+
+def test_a_process_that_is_started_again_ends_the_use_of_no_plan():
+    """Killed again and again, and back after a second: only what lasts is a change of health."""
+    history = HealthHistory(SETTINGS)
+    history.look("well", [], 0)
+    calm_s = history.horizon_s(400_000)
+    for number in range(1, 10):
+        history.look("hurt", ["a"], 40_000 * number)
+        history.look("well", [], 40_000 * number + 1000)
+    assert history.epoch == 18
+    assert history.horizon_s(400_000) == calm_s
+    history.look("hurt", ["b"], 400_000)
+    history.look("well", [], 440_000)
+    assert history.horizon_s(440_000) < calm_s
+
+
+def test_of_two_that_are_away_the_one_that_stays_away_counts():
+    history = HealthHistory(SETTINGS)
+    history.look("well", [], 0)
+    history.look("one", ["a"], 10_000)
+    history.look("two", ["a", "b"], 11_000)
+    history.look("other", ["b"], 12_000)
+    alone = HealthHistory(SETTINGS)
+    alone.look("well", [], 0)
+    alone.look("other", ["b"], 11_000)
+    assert history.horizon_s(50_000) == alone.horizon_s(50_000)
 
 
 def test_every_change_of_health_makes_the_next_one_likelier():

@@ -16,11 +16,11 @@ from holdfast.control.facts import (
     WorkerExited,
     WorkerSlow,
 )
-from holdfast.control.job_events import PlanWeighed, Recorded
+from holdfast.control.job_events import EpochEntered, PlanWeighed, Recorded
 from holdfast.control.journal_entries import Ordered, Wanted
 from holdfast.control.plan_question import PlanAnswer, PlanQuestion
 from holdfast.control.settings import ReplanSettings
-from holdfast.control.worker_reports import StepReport, StepTimes
+from holdfast.control.worker_reports import ChangeReport, StepReport, StepTimes
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import parse_plan
 from support.control_jobs import Job, outcome
@@ -127,6 +127,20 @@ def test_a_worker_that_is_back_in_a_moment_is_waited_for():
     job.is_held = lambda name: name == "n0.g1"
     lose(job, "n0.g1")
     assert questions(job) == []
+
+
+def test_what_a_joiner_has_waited_is_not_what_a_change_costs_the_others():
+    job = begun()
+    replanner, now_ms = job.coordinator._replanner, job.coordinator._state.now_ms
+    replanner.history.ordered(9, now_ms)
+    reports = {name: ChangeReport(2, 9, 0.02, 0, 0, 0) for name in HOME.workers}
+    reports["n9.g0"] = ChangeReport(2, 9, 30.0, 0, 0, 0)
+    event = EpochEntered(number=9, before=job.last.number, reason="", reports=reports)
+    replanner.happened([event])
+    history = replanner.history
+    assert history.stall_s == 0.02
+    assert history.prepare_s() == AUTO.prepare_s
+    assert history.prepare_s(joins=True) == 0.0
 
 
 def test_one_that_is_overdue_is_not():

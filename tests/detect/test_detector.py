@@ -17,6 +17,9 @@ from holdfast.detect.facts import StepObservation, WorkerTimes
 from holdfast.detect.probe import ProbeResult
 from holdfast.detect.verdict import CLEARED, COMMON, RECOVERED, SLOW, SUSPECT
 from holdfast.errors import HoldfastError
+from holdfast.plan.build import regular_plan
+from holdfast.plan.profile import Profile, UnitCost
+from holdfast.plan.units import Unit
 
 
 def warm(seed: int = 0, count: int = 30, **options):
@@ -202,6 +205,70 @@ def test_new_work_is_learned_beside_what_is_known_to_be_slow():
     assert detector.slow_workers() == {"n0.g2": pytest.approx(1.5, abs=0.03)}
     job.slow = {}
     assert [(v.kind, v.who) for v in run(detector, job, 8)] == [(RECOVERED, ("n0.g2",))]
+
+
+def cut_anew(*splits, seconds=(1.0, 1.0, 1.0, 1.0)):
+    """Plans of the same units in other cuts, what one step of each measures, and the profile."""
+    units = tuple(Unit(f"block.{n}", boundary_bytes=64) for n in range(len(seconds)))
+    plans = [
+        regular_plan(units, replicas=3, stages=2, micro_batches=12, split=split) for split in splits
+    ]
+    rng = np.random.default_rng(3)
+
+    def observe(plan, step, slow):
+        workers = []
+        for worker, ((stage, _), *_) in plan.seats.items():
+            usual = 4 * sum(seconds[stage.first : stage.stop]) * slow.get(worker, 1.0)
+            times = {kind: usual * rng.normal(1, 0.005) for kind in "FB"}
+            workers.append(WorkerTimes(worker, times))
+        return StepObservation(step, 0.0, (), tuple(workers))
+
+    cost = {unit.name: UnitCost(t, t / 2, t / 2) for unit, t in zip(units, seconds, strict=True)}
+    return plans, observe, Profile(unit=cost, tensor={1: 1.0})
+
+
+@pytest.mark.parametrize("begins", [0, 4], ids=["before the first step", "while it is learned"])
+def test_a_worker_that_slows_down_while_a_plan_is_learned_is_named_soon(begins):
+    """Its stages are new, their units are not."""
+    (old_plan, plan), observe, profile = cut_anew([2, 2], [3, 1], seconds=(1.0, 2.0, 1.5, 1.0))
+    old = Detector(old_plan, profile)
+    for step in range(30):
+        assert old.observe(observe(old_plan, step, {})) == []
+    detector = Detector(plan, profile)
+    detector.inherit(old)
+    assert detector.model.ready
+    said = []
+    for step in range(12):
+        slow = {"n0.g2": 1.5} if step >= begins else {}
+        said += [(v.kind, v.who, v.step) for v in detector.observe(observe(plan, step, slow))]
+    ((kind, who, step),) = said
+    assert (kind, who) == (SLOW, ("n0.g2",))
+    assert step <= begins + 5
+
+
+def test_what_new_work_takes_is_soon_known_better_than_the_profile_says():
+    """It takes 4 % more than its parts: no worker is slow, and a little slowness shows later."""
+    (old_plan, plan), observe, profile = cut_anew([2, 2], [3, 1])
+    old = Detector(old_plan, profile)
+    for step in range(30):
+        old.observe(observe(old_plan, step, {}))
+    detector = Detector(plan, profile)
+    detector.inherit(old)
+    more = {worker: 1.04 for worker, ((stage, _), *_) in plan.seats.items() if stage.first == 0}
+    for step in range(200):
+        assert detector.observe(observe(plan, step, more)) == []
+    said = [v for n in range(20) for v in detector.observe(observe(plan, n, more | {"n0.g2": 1.2}))]
+    assert [(v.kind, v.who) for v in said] == [(SLOW, ("n0.g2",))]
+
+
+def test_work_whose_parts_were_not_measured_is_learned_first():
+    (old_plan, plan), observe, _ = cut_anew([2, 2], [3, 1])
+    old = Detector(old_plan)
+    for step in range(30):
+        old.observe(observe(old_plan, step, {}))
+    detector = Detector(plan)
+    detector.inherit(old)
+    assert not detector.model.ready
 
 
 def test_a_slow_path_is_not_news_in_the_next_plan():

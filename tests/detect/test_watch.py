@@ -70,6 +70,20 @@ def test_small_classes_are_compared_with_every_worker():
     assert shift.member == 2
 
 
+def test_two_slow_ones_of_three_are_not_the_measure():
+    """Others say that the work is what it was: those that moved are slow, also if they are most."""
+    watch = watch_of(0, 0, 0, 1, 1, 1)
+    found = feed(watch, 12, m0=1.1, m1=1.1)
+    assert [shift.member for shift in found] == [0, 1]
+    back = feed(watch, 12, seed=1)
+    assert sorted((shift.member, shift.new) for shift in back) == [(0, 0.0), (1, 0.0)]
+    assert feed(watch, 500, seed=2) == []
+
+
+def test_a_class_whose_work_has_changed_has_no_slow_member():
+    assert feed(watch_of(0, 0, 0, 1, 1, 1, 1, 1), 30, m0=0.5, m1=0.5, m2=0.5) == []
+
+
 def test_a_member_without_values_stays_as_it_is():
     watch = watch_of(0, 0, 0, 0)
     feed(watch, 10, m1=0.2)

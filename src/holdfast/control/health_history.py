@@ -3,6 +3,10 @@ worker is back, when health changes again, and what a change of plan takes here.
 
 Before anything was seen, settings say it; what was seen soon outweighs them. A worker that should
 be back and is not is expected to take as long again as it has taken already.
+
+A process that is started again at once takes its place in whatever plan is in force: that ends the
+use of none, and does not count as a change of health. A change that waits for workers to join says
+nothing about how long one takes that only rearranges those who are there.
 """
 
 from collections import deque
@@ -19,6 +23,8 @@ PRIOR_WEIGHT = 0.2
 """Of the assumed time between two changes of health, in changes ..."""
 ENOUGH_GAPS = 3
 """... until so many were seen."""
+PASSING = 2.0
+"""A worker that is back within so many times its expected time was hardly away."""
 
 
 class HealthHistory:
@@ -27,7 +33,10 @@ class HealthHistory:
         self._missing: dict[str, int] = {}
         """Since when."""
         self._rejoined_s: deque[float] = deque(maxlen=KEPT)
-        self._prepared_s: deque[float] = deque(maxlen=KEPT)
+        self._prepared_s: dict[bool, deque[float]] = {
+            joins: deque(maxlen=KEPT) for joins in (False, True)
+        }
+        """By whether workers joined."""
         self._stalled_s: deque[float] = deque(maxlen=KEPT)
         self._changes_ms: deque[int] = deque(maxlen=KEPT)
         self._born_ms: int | None = None
@@ -42,23 +51,34 @@ class HealthHistory:
         """`key`: differs when health does; `missing`: of the job's own plan."""
         if self._born_ms is None:
             self._born_ms, self._key = now_ms, key
+        gone = dict.fromkeys(missing)
+        back = [self._missing.pop(name) for name in list(self._missing) if name not in gone]
+        self._rejoined_s.extend((now_ms - since_ms) / 1000 for since_ms in back)
+        for name in gone:
+            self._missing.setdefault(name, now_ms)
         if key != self._key:
             self._key = key
             self.epoch += 1
+            self._count_change(back, now_ms)
+
+    def _count_change(self, back: Collection[int], now_ms: int) -> None:
+        """`back`: since when those were away that have returned."""
+        passing_ms = 1000 * PASSING * self._settings.rejoin_s
+        if not back or any(now_ms - since_ms > passing_ms for since_ms in back):
             self._changes_ms.append(now_ms)
-        gone = dict.fromkeys(missing)
-        for name in [name for name in self._missing if name not in gone]:
-            self._rejoined_s.append((now_ms - self._missing.pop(name)) / 1000)
-        for name in gone:
-            self._missing.setdefault(name, now_ms)
+            return
+        for since_ms in back:
+            if since_ms in self._changes_ms:
+                self._changes_ms.remove(since_ms)
 
     def ordered(self, number: int, now_ms: int) -> None:
         """A planned change."""
         self._ordered.setdefault(number, now_ms)
 
-    def entered(self, number: int, stall_s: float, now_ms: int) -> None:
+    def entered(self, number: int, stall_s: float, now_ms: int, *, joins: bool) -> None:
+        """`stall_s`: of those who trained before."""
         if number in self._ordered:
-            self._prepared_s.append((now_ms - self._ordered[number]) / 1000)
+            self._prepared_s[joins].append((now_ms - self._ordered[number]) / 1000)
             self._stalled_s.append(stall_s)
             self._ordered.clear()
 
@@ -93,9 +113,9 @@ class HealthHistory:
         seen_s = (now_ms - begun_ms) / 1000
         return (seen_s + assumed_s) / (len(times_ms) + PRIOR_WEIGHT)
 
-    @property
-    def prepare_s(self) -> float:
-        return _usual(self._prepared_s, self._settings.prepare_s)
+    def prepare_s(self, *, joins: bool = False) -> float:
+        """From the order of a change to its first step; `joins`: workers may have to catch up."""
+        return _usual(self._prepared_s[joins], self._settings.prepare_s)
 
     @property
     def stall_s(self) -> float:

@@ -17,7 +17,7 @@ Where the planner does not answer, the job's own plan is wanted again once all i
 there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, log2
 
 import msgspec
@@ -26,7 +26,13 @@ from holdfast.control.change_planning import reachable
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.effects import AskPlanner
 from holdfast.control.health_history import HealthHistory
-from holdfast.control.job_events import EpochEntered, JobEvent, PlanWeighed, StepCompleted
+from holdfast.control.job_events import (
+    EpochEntered,
+    EpochReport,
+    JobEvent,
+    PlanWeighed,
+    StepCompleted,
+)
 from holdfast.control.journal_entries import Wanted
 from holdfast.control.plan_question import ExpectedReturn, PlanAnswer, PlanQuestion
 from holdfast.control.plan_worth import decide_on, is_worth_asking, price_s
@@ -74,9 +80,19 @@ class Replanner:
             match event:
                 case StepCompleted(report=report, seconds=seconds):
                     self.pace.add(report.epoch, seconds)
-                case EpochEntered(number=number, reports=reports):
-                    found = [r.stall_s for r in reports.values() if isinstance(r, ChangeReport)]
-                    self.history.entered(number, max(found, default=0.0), now_ms)
+                case EpochEntered(number=number, before=before, reports=reports):
+                    self._entered(number, before, reports, now_ms)
+
+    def _entered(
+        self, number: int, before: int | None, reports: Mapping[str, EpochReport], now_ms: int
+    ) -> None:
+        """What a change took, for those who trained: a joiner has waited, but kept none of them."""
+        plan = self._state.journal.plans.get(before or 0)
+        trained = plan.seats if plan is not None else {}
+        changes = {w: r.stall_s for w, r in reports.items() if isinstance(r, ChangeReport)}
+        stall_s = max((s for worker, s in changes.items() if worker in trained), default=0.0)
+        joins = any(worker not in trained for worker in changes)
+        self.history.entered(number, stall_s, now_ms, joins=joins)
 
     # Asking
 
@@ -154,7 +170,8 @@ class Replanner:
         state, history = self._state, self.history
         returns = self._returns(missing)
         lasting_s = min([history.horizon_s(state.now_ms), *(back.in_s for back in returns)])
-        paid_s = price_s(history.prepare_s, history.stall_s, comes_back=bool(returns))
+        prepare_s = history.prepare_s(joins=_has_idle(now, available))
+        paid_s = price_s(prepare_s, history.stall_s, comes_back=bool(returns))
         if not is_worth_asking(lasting_s, paid_s, self._settings.lasts):
             return
         stage = int(log2(max(1.0, lasting_s)))
@@ -196,7 +213,7 @@ class Replanner:
             pace_s=self.pace.seconds,
             horizon_s=history.horizon_s(state.now_ms),
             returns=returns,
-            prepare_s=history.prepare_s,
+            prepare_s=history.prepare_s(joins=_has_idle(now, available)),
             stall_s=history.stall_s,
             lasts=self._settings.lasts,
             search_s=self._settings.search_s,
@@ -283,3 +300,8 @@ class Replanner:
         at_step = journal.home_at if is_home else 0
         state.record(Wanted(format_plan(plan), reason, at_step, not is_home))
         state.decided(f"another plan is wanted: {reason}")
+
+
+def _has_idle(now: Plan, available: Sequence[str]) -> bool:
+    """Workers that a better plan would use would have to catch up."""
+    return any(name not in now.seats for name in available)

@@ -28,6 +28,7 @@ from holdfast.detect.probe import ProbeOrder, ProbeResult, interpret, order_prob
 from holdfast.detect.verdict import CLEARED, RECOVERED, SLOW, SUSPECT, Verdict
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Profile
 
 SKIPPED_STEPS = 2
 """Of every epoch."""
@@ -109,13 +110,18 @@ class SlowWatch:
         if detector is None or detector.plan != plan:
             settings = DetectorSettings(warmup_steps=self._settings.learn_steps)
             try:
-                fresh = Detector(plan, self._state.profile, settings)
+                fresh = Detector(plan, self._profile(plan), settings)
             except HoldfastError:
                 return None
             if detector is not None:
                 fresh.inherit(detector)
             self._detector = detector = fresh
         return detector
+
+    def _profile(self, plan: Plan) -> Profile:
+        """With who is known to be slow at this moment."""
+        found = self._state.costs.profile(plan, self._state.slow)
+        return found if found.unit else self._state.profile
 
     # Verdicts
 

@@ -11,8 +11,9 @@ only a suspicion, and comes with an order for a probe.
 
 Nothing is judged during the warm-up, in which the model is fitted. A new plan gets a new detector,
 which inherits what still applies: how slow every worker is, the models of work that both plans
-have, the measures of paths that both have. Where no work is new, workers are judged from the first
-step on; paths and the step as a whole settle first, since both are of this plan.
+have, the measures of paths that both have. Of work that is new, but whose parts the profile knows,
+it expects what they add up to, a little less surely. So workers are judged from the first step on;
+paths and the step as a whole settle first, since both are of this plan.
 """
 
 from collections.abc import Sequence
@@ -26,13 +27,26 @@ from holdfast.detect.change import Flags, Tuning
 from holdfast.detect.facts import StepObservation, WorkerTimes
 from holdfast.detect.localize import Moment
 from holdfast.detect.paths import PathWatch
-from holdfast.detect.predict import PathFactors, Predictor
+from holdfast.detect.predict import (
+    ClassKey,
+    PathFactors,
+    Predictor,
+    model_costs,
+    nearest_model,
+)
 from holdfast.detect.probe import ProbeOrder, ProbeResult, interpret
 from holdfast.detect.suspicion import suspicion
 from holdfast.detect.verdict import CLEARED, RECOVERED, SLOW, Verdict, path_name
 from holdfast.detect.watch import Shift, Watch, WatchTuning
 from holdfast.detect.words import describe_common, worker_verdicts
-from holdfast.detect.workload import Array, Index, ModelState, WorkloadModel, features_of
+from holdfast.detect.workload import (
+    DERIVED_NOISE,
+    Array,
+    Index,
+    ModelState,
+    WorkloadModel,
+    features_of,
+)
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
@@ -62,7 +76,7 @@ class Detector:
     def __init__(
         self, plan: Plan, profile: Profile = Profile(), settings: DetectorSettings = DEFAULT
     ) -> None:
-        self.plan, self.settings = plan, settings
+        self.plan, self.profile, self.settings = plan, profile, settings
         self.predictor = Predictor(plan, profile)
         self.model = WorkloadModel(self.predictor.work.num_models, settings.forget)
         self.workers = plan.workers
@@ -95,7 +109,21 @@ class Detector:
             known = {key: n for n, key in enumerate(old.predictor.work.model_keys)}
             keys = enumerate(self.predictor.work.model_keys)
             self.model.inherit(old.model, [(n, known[key]) for n, key in keys if key in known])
+            self._derive(old, known)
             self._has_samples |= self.model.inherited
+
+    def _derive(self, old: "Detector", known: dict[tuple[ClassKey, str], int]) -> None:
+        """New work takes as many times what known work takes as the profile says."""
+        kinds = self.predictor.work.kinds
+        costs, theirs = (model_costs(d.predictor, self.profile) for d in (self, old))
+        shares: list[tuple[int, int, float]] = []
+        for mine, key in enumerate(self.predictor.work.model_keys):
+            other = nearest_model(key, known)
+            if key not in known and other >= 0 and costs[mine] > 0 and theirs[other] > 0:
+                shares.append((mine, other, float(costs[mine] / theirs[other])))
+        self.model.derive(old.model, shares)
+        derived = np.isin(self._class, [mine // len(kinds) for mine, _, _ in shares])
+        self.watch.widen(derived, DERIVED_NOISE)
 
     def forget(self, worker: str) -> None:
         """It is another device now."""

@@ -5,6 +5,8 @@ lane that is known to be slow, or a little slower than its peers since ever, is 
 prediction is of this job on these devices, so whatever the step takes beyond it is news.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 
@@ -131,6 +133,37 @@ class Predictor:
             found = shape.ends(self.durations(number, table, lane_factor), paths.apply(self, shape))
             ends[shape.lanes] = found[shape.last]
         return ends
+
+
+def model_costs(predictor: Predictor, profile: Profile) -> Array:
+    """What one micro-batch takes by the profile, per model; NaN where it was not measured."""
+    layout, work = predictor.layout, predictor.work
+    costs = resolve(layout, msgspec.structs.replace(profile, slow={}, workload=()))
+    found = np.full((len(work.classes), len(work.kinds)), np.nan)
+    for lane, number in enumerate(work.lane_class.tolist()):
+        if all(_is_measured(layout.plan, held, profile) for held in work.classes[number]):
+            found[number] = _lane_totals(layout, lane, costs, work.kinds)
+    return found.ravel()
+
+
+def _is_measured(plan: Plan, held: tuple[int, int, int, int], profile: Profile) -> bool:
+    first, stop, tensor, _ = held
+    names = [unit.name for unit in plan.units[first:stop]]
+    return tensor in profile.tensor and all(name in profile.unit for name in names)
+
+
+def nearest_model(key: tuple[ClassKey, str], known: Mapping[tuple[ClassKey, str], int]) -> int:
+    """The known model of the same kind with most units in common, at the same degrees if there is
+    one; -1: there is none of its kind.
+    """
+
+    def closeness(other: ClassKey) -> tuple[int, int]:
+        pairs = [(a, b) for a in key[0] for b in other]
+        common = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in pairs)
+        return (sum(a[2:] == b[2:] for a, b in pairs), common)
+
+    others = [other for other in known if other[1] == key[1]]
+    return known[max(others, key=lambda other: closeness(other[0]))] if others else -1
 
 
 class PathFactors:

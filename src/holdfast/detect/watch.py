@@ -8,7 +8,9 @@ Every step gives one value per member: the logarithm of observed over predicted.
     the common     the median over its class (or over all, where a class is too small to have one):
                    what happens to all is not the fault of one. A slow member stays in it, as what
                    it was found to be: without it, the median of those that are left would be
-                   lower, the next one would be slow, and so on.
+                   lower, the next one would be slow, and so on. Where most of a class have moved
+                   and some have not, its work is not what has changed: then it is what those say
+                   that are still as all others are, or two slow ones of three would be the measure.
 
 What is left goes through a change test. A member whose test fires gets a *level*, how far off it
 is now, and is watched from there on: up (worse), down (better). It has recovered when it has been
@@ -30,6 +32,9 @@ SPREAD = 1.4826
 """From the median size of normal errors to their standard deviation."""
 MIN_PEERS = 3
 """A median of two blames neither."""
+SPLIT = 0.1
+"""So far apart, and so many times the noise, members that do the same no longer agree."""
+SPLIT_NOISE = 6.0
 RECENT = 16
 CALM_STEPS = 5
 """As its peers for so many steps in a row: a slow member has recovered."""
@@ -90,7 +95,7 @@ class Watch:
             return
         rows = np.where(known, values, 0.0)
         usual = np.nanmedian(rows, axis=0)
-        common, _ = self._peers.medians(usual, known)
+        common, _ = self._peers.medians(usual, known, self._split())
         spread = rows - usual
         shared = np.nanmedian(np.where(known, spread, np.nan), axis=1)
         if int(known.sum()) >= MIN_PEERS:
@@ -106,7 +111,7 @@ class Watch:
         """One step. A member without a value (NaN) stays as it is."""
         present = ~np.isnan(values)
         own = np.where(present, values - self.baseline, 0.0)
-        common, everyone = self._peers.medians(own - self.level, present)
+        common, everyone = self._peers.medians(own - self.level, present, self._split())
         own = np.where(present, own - common, self.level)
         self._remember(own, everyone)
         change = self.test.update(own - self.level, self.noise)
@@ -119,6 +124,9 @@ class Watch:
             self.test.clear(fired)
         self._follow(own, present & ~fired)
         return [shift for shift in shifts if shift.new != shift.old]
+
+    def _split(self) -> float:
+        return SPLIT + SPLIT_NOISE * float(np.median(self.noise)) if len(self.noise) else SPLIT
 
     def _remember(self, own: Array, everyone: float) -> None:
         self.recent[1:] = self.recent[:-1].copy()
@@ -191,6 +199,11 @@ class Watch:
             self.calm_noise[mine] = other.calm_noise[theirs]
             self.recent[:, mine] = other.level[theirs]
 
+    def widen(self, members: Flags, noise: float) -> None:
+        """What these do is known only so well for now."""
+        for array in (self.noise, self.calm_noise):
+            array[members] = np.maximum(array[members], noise)
+
     def forget(self, member: int) -> None:
         """As at the beginning."""
         self.baseline[member], self.level[member], self.calm[member] = 0.0, 0.0, 0
@@ -228,8 +241,10 @@ class _Peers:
         self.alone = len(classes) < MIN_PEERS
         self.has_peers: Flags = sizes[classes] >= MIN_PEERS if len(classes) else classes > 0
 
-    def medians(self, values: Array, chosen: Flags) -> tuple[Array, float]:
-        """The common part per member, and of all. Too few: zero."""
+    def medians(self, values: Array, chosen: Flags, split: float) -> tuple[Array, float]:
+        """The common part per member, and of all. Too few: zero. Members of a class that are
+        `split` apart do not agree.
+        """
         if self.alone:
             return np.zeros(len(values)), 0.0
         padded = np.append(np.where(chosen, values, np.inf), np.inf)
@@ -242,4 +257,11 @@ class _Peers:
         enough = counts >= MIN_PEERS
         middle = np.where(enough, 0.0, everyone)
         middle[enough] = (low[enough] + high[enough]) / 2
+        quarter = np.maximum(counts - 1, 0) // 4
+        for end in (quarter, np.maximum(counts - 1, 0) - quarter):
+            unmoved = np.where(enough, rows[number, end], everyone)
+            apart = np.abs(middle - unmoved) > split
+            middle = np.where(
+                apart & (np.abs(unmoved - everyone) < np.abs(middle - everyone)), unmoved, middle
+            )
         return middle[self.classes], everyone

@@ -16,6 +16,10 @@ report only sums. It is fitted in two phases:
   as a light one, in per cent), and a sample further off than twice the usual error counts only as
   much as one at that distance. So the model follows drift, and an outlier moves it little.
 
+After a change of plan the models of work that both plans have are taken over. Of work that is new,
+and whose parts were measured, a multiple of what is known is expected (`derive`), so that there is
+something to judge by from the first step on; a few samples outweigh it.
+
 A worker that is known to be slow is left out by the caller.
 """
 
@@ -37,6 +41,10 @@ NUM_FEATURES = 3
 RIDGE = 1e-6
 """Where two features never vary apart (all packs alike), the fit shares between them."""
 MIN_NOISE = 0.002
+DERIVED_NOISE = 0.03
+"""Of what is expected of new work, by what its parts take."""
+DERIVED_SAMPLES = 8.0
+"""So many samples such an expectation counts for."""
 
 
 def features_of(workloads: Sequence[Workload], count: int) -> Array:
@@ -123,6 +131,24 @@ class WorkloadModel:
         for name in ("information", "target", "noise"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
         self.inherited[mine] = True
+        if self.inherited.all():
+            self._solve()
+            self.ready = True
+
+    def derive(self, other: "WorkloadModel", shares: Sequence[tuple[int, int, float]]) -> None:
+        """Expect new work to take a multiple of what another model has learned: (class here, class
+        there, how many times). Ready at once if nothing is left to be fitted.
+        """
+        if not other.ready or not shares:
+            return
+        self.scale = other.scale.copy()
+        for mine, theirs, times in shares:
+            known, usual = other.information[theirs], other.coefficients[theirs]
+            weight = DERIVED_SAMPLES / max(1.0, float(usual @ known @ usual))
+            self.information[mine] = known * weight / times**2
+            self.target[mine] = other.target[theirs] * weight / times
+            self.noise[mine] = max(DERIVED_NOISE, float(other.noise[theirs]))
+            self.inherited[mine] = True
         if self.inherited.all():
             self._solve()
             self.ready = True
