@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from holdfast import HoldfastError, train
+from holdfast import Callback, HoldfastError, train
 from holdfast.api.train import make_config
 from holdfast.engine import import_path
 from holdfast.observe.events import StepDone
@@ -20,6 +20,12 @@ from tidy.source_tree import ROOT
 
 JOB = {"job": {"steps": 3, "dtype": "float64", "threads": 1, "keep_final": True}}
 PATH = f"{ROOT}/examples/own_model.py:build"
+
+
+class Failing(Callback):
+    def on_step(self, event):
+        if event.step == 1:
+            raise KeyError("mine")
 
 
 def tables(**sections):
@@ -72,6 +78,13 @@ def test_a_unit_without_styles_runs_with_tensor_1_only(tmp_path, monkeypatch):
         train(tables(parallel={"tensor": 2}), model=PATH)
 
 
+def test_a_callback_that_is_none_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HoldfastError, match=r"callbacks\[0\] is a int: a function of one event"):
+        train(tables(), callbacks=[3])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_script_without_a_guard_is_told(monkeypatch):
     monkeypatch.setattr(import_path, "_loading", ["train.py"])
     with pytest.raises(HoldfastError, match='below `if __name__ == "__main__":`'):
@@ -81,20 +94,32 @@ def test_a_script_without_a_guard_is_told(monkeypatch):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_plans_make_no_difference_to_an_own_model(tmp_path, capsys):
-    """Dropout, tied weights and two tensors at the boundary, with stages and without."""
+def test_plans_make_no_difference_to_an_own_model(tmp_path, capsys, caplog):
+    """Dropout, tied weights and two tensors at the boundary, with stages and without. A callback
+    that raises is told and changes nothing; a log has every step.
+    """
     found = []
     for name, parallel in (("one", {}), ("two", {"stages": 2, "recompute": True})):
         steps: list[StepDone] = []
-        job = tables(parallel=parallel)
+        job = tables(parallel=parallel, log={"to": ["csv"]})
         job["job"] = {**JOB["job"], "run_dir": str(tmp_path / name)}
         report = train(
-            job, model=PATH, callbacks=[steps.append], show=None if name == "one" else print
+            job,
+            model=PATH,
+            callbacks=[steps.append, Failing],
+            show=None if name == "one" else print,
         )
         assert report.outcome == "finished"
         losses = [event.loss for event in steps if isinstance(event, StepDone)]
         found.append((losses, read_final(tmp_path / name)))
         assert ("step 3/3" in capsys.readouterr().out) == (name == "two")
+        said = [record.getMessage() for record in caplog.records if record.name == "holdfast"]
+        assert len(said) == 1, "the callback raises once, and is called for every step"
+        assert said[0].splitlines()[-1].endswith("KeyError: 'mine'; the training goes on")
+        assert __file__ in said[0].splitlines()[1]
+        caplog.clear()
+        logged = (tmp_path / name / "log" / "metrics.csv").read_text()
+        assert re.findall(r"^(\d+),train/loss", logged, re.M) == ["1", "2", "3"]
     (losses, ours), (others, theirs) = found
     assert losses == pytest.approx(others, rel=1e-12)
     for name, value in ours.items():

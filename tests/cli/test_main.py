@@ -173,14 +173,40 @@ def test_only_our_own_flags_are_respelled(argv, expected):
     assert normalise_flags(argv) == expected
 
 
+def all_commands(app: App) -> list[list[str]]:
+    """`[]`, `["run"]`, `["plan", "show"]`: everything that has a --help."""
+    found: list[list[str]] = [[]]
+    for name in app:
+        if not name.startswith("-"):
+            found += [[name, *rest] for rest in all_commands(app[name])]
+    return found
+
+
 @pytest.mark.process
-def test_help_loads_nothing_heavy():
+def test_no_help_loads_anything_heavy():
+    helps = [[*words, "--help"] for words in all_commands(build_app())]
+    assert {"run", "init", "doctor", "plan"} <= {words[0] for words in helps}
     code = (
-        "import sys; from holdfast.cli.main import main; main(['--help']);"
-        f"print('loaded', *(set({HEAVY!r}) & set(sys.modules)))"
+        f"import sys; from holdfast.cli.main import main; codes = [main(w) for w in {helps!r}];"
+        f"print('codes', *set(codes), 'loaded', *(set({HEAVY!r}) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1].split() == ["loaded"]
+    assert done.stdout.splitlines()[-1].split() == ["codes", "0", "loaded"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_the_commands(shell):
+    script = build_app().generate_completion(shell=shell)
+    assert "doctor" in script
+    assert "dry-run" in script
+
+
+def test_completion_is_installed_where_it_is_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wanted = tmp_path / "holdfast.bash"
+    words = ["--install-completion", "--shell", "bash", "--output", str(wanted)]
+    assert main(words) == 0
+    assert "doctor" in wanted.read_text()
 
 
 @pytest.mark.process
@@ -229,7 +255,8 @@ def test_a_closed_output_is_no_error(closed):
 
 
 @pytest.mark.process
-def test_as_a_module():
-    command = [sys.executable, "-m", "holdfast.cli.main", "--version"]
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.cli.main"])
+def test_as_a_module(module):
+    command = [sys.executable, "-m", module, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\n", done.stdout)

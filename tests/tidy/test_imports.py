@@ -78,7 +78,8 @@ DIRECTIONS = {
     ),
     "observe": direction(
         "plan schedule planner control detect",
-        "numpy scipy msgspec rich prometheus_client starlette uvicorn opentelemetry",
+        "numpy scipy msgspec rich prometheus_client starlette uvicorn opentelemetry "
+        "tensorboard wandb mlflow",
         "it shows what was decided; the simulator uses it, so no torch",
     ),
     "sim": direction(
@@ -111,8 +112,9 @@ DIRECTIONS = {
         "nothing imports it",
     ),
     "errors": direction("", "", "everything imports it"),
+    "__main__": direction("cli", "", "`python -m holdfast`: the command, and nothing else"),
     "": direction(
-        "snapshot models api", "", "importing holdfast costs nothing: names come when asked"
+        "snapshot models observe api", "", "importing holdfast costs nothing: names come when asked"
     ),
 }
 

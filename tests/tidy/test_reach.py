@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tidy.source_tree import ROOT, Module, assert_none, module_at, modules
 from tidy.test_imports import imports
 
-ROOTS = ("holdfast", "holdfast.cli.main")
+ROOTS = ("holdfast", "holdfast.__main__", "holdfast.cli.main")
 """Where users come in: `import holdfast`, and the command."""
 
 STARTED_BY_NAME = re.compile(r"holdfast(?:\.\w+)+")
@@ -21,6 +21,7 @@ EXCEPTIONS = {
 """Module: why it may stay although no command leads to it."""
 
 TESTED_THROUGH = {
+    "holdfast.__main__": "python -m holdfast, in a process of its own",
     "holdfast.control.coordinator_state": "the coordinator",
     "holdfast.control.delivery": "the coordinator",
     "holdfast.control.planned": "the coordinator",

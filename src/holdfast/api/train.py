@@ -4,6 +4,7 @@ Every worker is a process of its own and builds model, data and optimizer itself
 as functions or classes that can be imported by name, or as import paths.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,8 @@ from typing import Any
 
 from holdfast.engine.import_path import is_loading, path_of
 from holdfast.errors import HoldfastError
+from holdfast.observe.callbacks.callback import Callback, Handler
+from holdfast.observe.callbacks.callback_thread import CallbackThread
 from holdfast.observe.events import Event
 from holdfast.observe.plain_progress import PlainProgress
 from holdfast.observe.report import RunReport
@@ -21,11 +24,12 @@ from holdfast.runtime.launch.check_settings import check_start
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.launch.resources import provide_for
 from holdfast.runtime.launch.resume import choose_run_dir, finished_report
+from holdfast.runtime.launch.run_callbacks import callbacks_of, checked_callback
 
 FactoryLike = str | Callable[..., Any] | Mapping[str, Any] | None
 """A function or class, its import path, or the keys of its section in a job file."""
 
-Callback = Callable[[Event], object]
+_log = logging.getLogger("holdfast")
 
 
 def train(
@@ -34,14 +38,15 @@ def train(
     model: FactoryLike = None,
     data: FactoryLike = None,
     optimizer: FactoryLike = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | Handler | str] = (),
     show: Callable[[str], object] | None = print,
 ) -> RunReport:
     """Run a job to its end; what became of it.
 
     `job` is a job file, or its sections as a dictionary. `model`, `data` and `optimizer` go before
-    what it says of them. `callbacks` are called with every event of the run, as it happens; `show`
-    gets lines about its progress, None: no one does. A job
+    what it says of them. `callbacks` are objects of `hf.Callback`, functions that get every event,
+    or import paths of either; they are called beside the training, and what they raise is logged
+    and stops nothing. `show` gets lines about the progress, None: no one does. A job
     that cannot run, or fails, raises `HoldfastError`; one that was stopped by a signal raises
     KeyboardInterrupt, with everything saved.
     """
@@ -54,13 +59,21 @@ def train(
     if (report := finished_report(config)) is not None:
         return report
     prepared = prepare_job(config)
+    source_dir = config.job.source_dir
+    watching = [
+        *callbacks_of(config),
+        *(
+            checked_callback(given, source_dir, f"callbacks[{n}]")
+            for n, given in enumerate(callbacks)
+        ),
+    ]
     check_start(prepared.config, os.environ)
     provide_for(prepared)
     # Only now: it brings torch along, and a wrong job should not wait for that.
     from holdfast.runtime.launch.launcher import run_job
 
     with ExitStack() as stack:
-        watchers = list(callbacks)
+        watchers: list[Handler] = [stack.enter_context(CallbackThread(watching, _log_lines))]
         if show is not None:
             watchers.append(stack.enter_context(PlainProgress(show)))
 
@@ -94,6 +107,19 @@ def make_config(
             found = {"factory": path_of(value, section)}
             tables[section] = {**tables.get(section, {}), **found}
     return read_tables(tables, path, (), os.environ)
+
+
+def _checked(
+    callbacks: Sequence[Callback | Handler | str], config: JobConfig
+) -> list[Callback | Handler]:
+    return [
+        checked_callback(given, config.job.source_dir, f"callbacks[{number}]")
+        for number, given in enumerate(callbacks)
+    ]
+
+
+def _log_lines(lines: list[str]) -> None:
+    _log.error("%s", "\n".join(lines))
 
 
 def _copied(section: Any) -> Any:

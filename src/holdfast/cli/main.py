@@ -27,8 +27,10 @@ from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 from holdfast import __version__
 from holdfast.cli.clean import clean
 from holdfast.cli.demo import demo
+from holdfast.cli.doctor import doctor
 from holdfast.cli.export import export
 from holdfast.cli.fuzz import fuzz
+from holdfast.cli.init import init
 from holdfast.cli.inject import inject
 from holdfast.cli.inspect import inspect
 from holdfast.cli.plan import app as plan_app
@@ -39,7 +41,7 @@ from holdfast.cli.status import status
 from holdfast.cli.top import top
 from holdfast.cli.trace import trace
 from holdfast.cli.view import view
-from holdfast.errors import HoldfastError, UserCodeError, invariant
+from holdfast.errors import HoldfastError, UserCodeError, invariant, own_traceback
 
 COMMON_FLAGS = ("--help", "--version")
 
@@ -56,7 +58,10 @@ def build_app() -> App:
         version=f"holdfast {__version__}",
         suppress_keyboard_interrupt=False,
     )
+    app.register_install_completion_command()
     app.command(demo)
+    app.command(init)
+    app.command(doctor)
     app.command(plan_app)
     app.command(simulate)
     app.command(fuzz)
@@ -169,7 +174,7 @@ def report(error: BaseException) -> int:
     """Tell an error on stderr, in one line, and give its exit code."""
     code, line = explain(error)
     if isinstance(error, UserCodeError) and error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
+        print("\n".join(own_traceback(error.__cause__)), file=sys.stderr)
     if code == EXIT_BUG or os.environ.get("HOLDFAST_DEBUG") == "1":
         traceback.print_exception(error)
     print("holdfast: " + " ".join(line.split()), file=sys.stderr)

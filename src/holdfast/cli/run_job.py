@@ -15,6 +15,8 @@ from holdfast.cli.run_logs import LogWatcher
 from holdfast.cli.run_view import serve_beside
 from holdfast.cli.view_run import page_url
 from holdfast.errors import HoldfastError
+from holdfast.observe.callbacks.callback_thread import CallbackThread
+from holdfast.observe.callbacks.worker_errors import WorkerErrors
 from holdfast.observe.crew_view import LiveCrew
 from holdfast.observe.events import Event
 from holdfast.observe.plain_progress import PlainProgress
@@ -31,6 +33,7 @@ from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.launch.resources import provide_for
 from holdfast.runtime.launch.resume import choose_run_dir, finished_report
+from holdfast.runtime.launch.run_callbacks import callbacks_of
 from holdfast.runtime.launch.run_memory import KeptMemory
 from holdfast.runtime.launch.signals import SignalBox, StoppedEarly
 from holdfast.runtime.record.recorder import OnEvent
@@ -51,7 +54,9 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
     if shown.quiet and shown.verbose:
         raise HoldfastError("--quiet and --verbose exclude each other", exit_code=EXIT_USAGE)
     if dry_run:
-        _show(prepare_job(choose_run_dir(_read(file, settings))), as_json=shown.as_json)
+        job = prepare_job(choose_run_dir(_read(file, settings)))
+        callbacks_of(job.config)
+        _show(job, as_json=shown.as_json)
         return 0
     with _stopped_early() as stopped, SignalBox() as signals:
         # From now on a signal has its meaning, also while things start.
@@ -61,9 +66,12 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
             _show_finished(report, shown)
             return 0
         job = prepare_job(config)
+        callbacks = callbacks_of(job.config)
         check_start(job.config, os.environ)
         provide_for(job)  # a strict job is refused here, with nothing written
-        return _train(job, signals, shown, ["holdfast", "run", str(file), *settings])
+        callbacks.append(WorkerErrors(show_on_stderr))
+        with CallbackThread(callbacks, show_on_stderr) as watch:
+            return _train(job, signals, shown, watch, ["holdfast", "run", str(file), *settings])
     return stopped[0]
 
 
@@ -82,15 +90,22 @@ def _read(file: Path, settings: Sequence[str]) -> JobConfig:
     return read_config(file, settings, os.environ)
 
 
-def _train(job: Job, signals: SignalBox, shown: Shown, command: Sequence[str]) -> int:
+def _train(
+    job: Job, signals: SignalBox, shown: Shown, watch: OnEvent, command: Sequence[str]
+) -> int:
     # Only now: it brings torch along, and a wrong job should not wait for that.
     from holdfast.runtime.launch.launcher import JobFailed, run_job
 
     try:
         with (
             _page_beside(job, shown) as page,
-            watch_run(shown, make_console(), job.plans[0].plan, page) as on_event,
+            watch_run(shown, make_console(), job.plans[0].plan, page) as on_screen,
         ):
+
+            def on_event(event: Event) -> None:
+                watch(event)
+                on_screen(event)
+
             result = run_job(job, on_event=on_event, signals=signals, show=show_on_stderr)
     except JobFailed as error:
         _show_end(error.report, shown, [])

@@ -125,6 +125,17 @@ class StepDone(Event, frozen=True, kw_only=True):
     """What training waited for copies, on the worker that waited longest."""
 
 
+class Evaluated(Event, frozen=True, kw_only=True):
+    """The loss over the validation set."""
+
+    step: int
+    """So many steps are done."""
+    loss: float | None
+    """None: not a finite number."""
+    tokens: int
+    seconds: float
+
+
 class StepSkipped(Event, frozen=True, kw_only=True):
     """No worker applied this step."""
 
@@ -324,6 +335,7 @@ AnyEvent = (
     | PlanStarted
     | WorkersReady
     | StepDone
+    | Evaluated
     | StepSkipped
     | PlanChanged
     | Recovered

@@ -10,6 +10,8 @@
     [snapshot]   what is kept of the state, in memory and on disk
     [detect]     whether slow workers are looked for
     [emulate]    devices and links of another speed than those there are
+    [view]       a page and metrics that the job serves itself
+    [log]        where its numbers go besides, and what is called while it runs
     [[change]]   at_step = 5, and a plan file or the degrees that differ from then on
     [[faults]]   faults on purpose: kind, target, and when
 
@@ -60,11 +62,13 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class JobSection(Section, frozen=True, kw_only=True):
     steps: Count
+    """How many there are in all; a run that goes on does those that are left."""
     name: Annotated[str, Meta(pattern=r"^\w[\w.+-]*$", max_length=50)] = "run"
     """Part of the run directory's name."""
     seed: Seed = 0
     """Of initial values, dropout and, unless it has its own, the data."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """What parameters, gradient sums and optimizer state are kept in."""
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda)$")] = "cpu"
     """cuda: a worker takes the device of its number, modulo those there are."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
@@ -104,6 +108,7 @@ class JobSection(Section, frozen=True, kw_only=True):
     between nodes, only the mutual proof of the job's secret.
     """
     tls_key: str = ""
+    """The private key of `tls_cert`."""
     verify: bool = False
     """After every step, compare checksums of everything that several workers hold."""
     keep_final: bool = False
@@ -112,23 +117,33 @@ class JobSection(Section, frozen=True, kw_only=True):
 
 class ModelSection(Section, frozen=True, kw_only=True):
     preset: str = "llama-tiny"
+    """A Llama: llama-tiny, or the sizes of a published model up to llama-70b."""
     dim: Size | None = None
+    """The width of the model; like the sizes below, empty = the preset's."""
     num_layers: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    """Blocks of attention and feed-forward."""
     num_heads: Degree | None = None
+    """Heads of attention."""
     num_kv_heads: Degree | None = None
+    """Heads of keys and values, which heads of attention share."""
     hidden: Size | None = None
+    """The width of the feed-forward part."""
     vocab: Size | None = None
+    """How many tokens there are."""
     tied: bool | None = None
     """The head uses the embedding's weights."""
     hidden_parts: Size | None = None
     """Into how many parts the feed-forward width may be cut."""
     vocab_parts: Size | None = None
+    """Into how many parts embedding and head may be cut."""
     dropout: Fraction = default_of(LlamaOptions, "dropout")
     """0 = none."""
     rope_theta: Annotated[float, Meta(ge=1, le=1e12)] | None = None
+    """The base of rotary positions."""
     rope_factor: Annotated[float, Meta(ge=1, le=1e6)] | None = None
     """Of Llama 3's scaling of rotary positions; 1 = none."""
     norm_eps: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """What keeps a norm from dividing by 0."""
     factory: str = ""
     """Instead of a preset: the import path of a function that makes the model, like
     `my_project.model:build` or `model.py:build`.
@@ -204,6 +219,7 @@ class DataSection(Section, frozen=True, kw_only=True):
     dtype: Literal["", "uint16", "uint32"] = ""
     """Of a token file of bare numbers."""
     seq_len: Size = 32
+    """Tokens in a sequence."""
     rows: Degree = 2
     """Sequences in a micro-batch."""
     micro_batches: Annotated[int, Meta(ge=0, le=65_536)] = 0
@@ -224,15 +240,21 @@ class ParallelSection(Section, frozen=True, kw_only=True):
     plan: str = ""
     """A plan file, which then says everything else, too."""
     replicas: Degree = 1
+    """Copies of the model, which share out the micro-batches of a step."""
     stages: Degree = 1
+    """Of the pipeline: each holds some of the units."""
     tensor: Degree = 1
+    """Workers that share the matrices of a stage."""
     shard: Degree = 1
+    """Workers that share the state of a stage, and gather it to compute (HSDP)."""
     virtual: Degree = 1
     """Stages per worker."""
     schedule: str = "1f1b"
+    """gpipe, 1f1b, interleaved or zero-bubble."""
     split: str | tuple[int, ...] = "even"
     """Units per stage: even, cost, or counts like 3,4,4,3."""
     recompute: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
     reshard: Reshard = "after_backward"
     """With a shard degree: gathered parameters are dropped after every pass through them
     (after_forward), or kept until the last backward pass of the step.
@@ -244,6 +266,7 @@ class ParallelSection(Section, frozen=True, kw_only=True):
     extra_in_flight: Annotated[int, Meta(ge=0, le=10**6)] = 0
     """Micro-batches a stage may begin beyond what the schedule does; 0 = none."""
     devices_per_node: Degree = 8
+    """Workers of one node; a node is what is lost together."""
 
 
 class PrecisionSection(Section, frozen=True, kw_only=True):
@@ -276,6 +299,7 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     restart_window_s: Annotated[float, Meta(gt=0, le=10**7)] = (
         default_of(ControlSettings, "restart_window_ms") / 1000
     )
+    """Restarts that are longer ago do not count."""
     plan: Literal["auto", "reroute", "off"] = "auto"
     """auto: after a change of health the planner is asked for a better plan, beside the training.
     reroute: stages that are lost are left out until their workers are back. off: what is lost stays
@@ -300,6 +324,7 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     is hung.
     """
     hang_multiple: Degree = default_of(ControlSettings, "hang_multiple")
+    """See hang_floor_ms."""
     settle_ms: Milliseconds = default_of(ControlSettings, "settle_ms")
     """After a broken group: how long a death may take to show."""
     answer_ms: Milliseconds = default_of(ControlSettings, "answer_ms")
@@ -412,6 +437,51 @@ class ViewSection(Section, frozen=True, kw_only=True):
             )
 
 
+class LogSection(Section, frozen=True, kw_only=True):
+    to: str | tuple[str, ...] = ()
+    """Where the numbers of every step go: tensorboard, wandb, mlflow, csv, or the import path of a
+    logger of your own.
+    """
+    every: Count = 1
+    """Steps between two that are logged."""
+    project: str = ""
+    """Of Weights & Biases, the experiment of MLflow; empty = the name of the job."""
+    callbacks: str | tuple[str, ...] = ()
+    """Import paths of functions or classes that are called while the job runs, like
+    `my_project.alarms:Alarm`; in the launcher's process, beside the training.
+    """
+
+    def __post_init__(self) -> None:
+        for name in self.loggers:
+            if name not in LOGGERS and ":" not in name:
+                raise HoldfastError(
+                    f"to = {name!r}: one of {', '.join(LOGGERS)}, or an import path like "
+                    f"'my_project.log:MyLog'"
+                )
+
+    @property
+    def loggers(self) -> tuple[str, ...]:
+        return as_names(self.to)
+
+    @property
+    def callback_paths(self) -> tuple[str, ...]:
+        return as_names(self.callbacks)
+
+
+LOGGERS = {
+    "tensorboard": "holdfast.observe.loggers.tensorboard_log:TensorBoardLog",
+    "wandb": "holdfast.observe.loggers.wandb_log:WandbLog",
+    "mlflow": "holdfast.observe.loggers.mlflow_log:MlflowLog",
+    "csv": "holdfast.observe.loggers.csv_log:CsvLog",
+}
+
+
+def as_names(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """`"a,b"` on a command line is `["a", "b"]`."""
+    names = given.split(",") if isinstance(given, str) else given
+    return tuple(name.strip() for name in names if name.strip())
+
+
 class ChangeSection(Section, frozen=True, kw_only=True):
     """From `at_step` on another plan; keys that are not given keep the value they had."""
 
@@ -431,6 +501,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     detect: DetectSection = DetectSection()
     emulate: EmulateSection = EmulateSection()
     view: ViewSection = ViewSection()
+    log: LogSection = LogSection()
     changes: tuple[ChangeSection, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -447,6 +518,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "detect": DetectSection,
     "emulate": EmulateSection,
     "view": ViewSection,
+    "log": LogSection,
 }
 
 ALIASES: dict[str, dict[str, str]] = {
