@@ -3,8 +3,10 @@
 The same points are hit more finely in tests/engine, where every worker is a thread.
 """
 
+import psutil
 import pytest
 
+from holdfast.observe.events import StepDone
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
@@ -29,9 +31,9 @@ PHASES = (
 def survive(fork_server, undisturbed, tmp_path):
     """Runs a job with these faults; it must equal the undisturbed one and leave nothing behind."""
 
-    def run(*faults):
+    def run(*faults, on_event=None):
         config = make_config(STAGES, NUM_STEPS, str(tmp_path / "run"), faults=faults)
-        result = run_job(prepare_job(config), fork_server=fork_server)
+        result = run_job(prepare_job(config), fork_server=fork_server, on_event=on_event)
         check_equal(undisturbed(NUM_STEPS), result, str([fault.kind for fault in faults]))
         assert left_behind(fork_server, tmp_path) == []
         return result.report
@@ -75,6 +77,18 @@ def test_the_coordinator_and_a_worker_are_lost(survive):
         Fault(kind="COORDINATOR_LOSS", at_step=12),
         kill("n3.g0", 13, "reduce 1"),
     )
+
+
+def test_the_store_and_a_worker_are_lost(survive, fork_server):
+    """All groups are made anew after that, through the next store."""
+
+    def on_event(event):
+        if isinstance(event, StepDone) and event.step == 4:
+            children = psutil.Process(fork_server.pid).children()
+            min(children, key=lambda child: child.create_time()).kill()
+
+    report = survive(kill("n3.g0", 12, "reduce 1"), on_event=on_event)
+    assert {name for recovery in report.recoveries for name in recovery.lost} == {"n3.g0"}
 
 
 def test_workers_that_hang_are_found(survive):

@@ -315,6 +315,8 @@ class Communicator:
         try:
             made = transport.connect(kind, store, rank, len(members))
         except RuntimeError as error:
+            with self._lock:
+                self._idle_clients.clear()  # the store may have been started again
             raise GroupBroken(
                 f"{kind} group {short_list(members)} of epoch {epoch}: {first_line(error)}"
             ) from None

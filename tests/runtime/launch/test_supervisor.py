@@ -102,15 +102,18 @@ def test_the_last_words_of_a_coordinator_come_before_its_end(people, tiny_job, t
 
 
 def test_the_store_serves_until_it_is_lost(people):
-    listener = bind("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    people.start_store(listener)
-    client = connect_store("127.0.0.1", port)
-    client.set("key", "value")
-    assert client.get("key") == b"value"
-    assert people.is_empty, "nothing waits for it"
-    os.kill(pid_of(people, people._store), signal.SIGKILL)
-    assert wait_for(people, StoreLost).how == "was killed by SIGKILL"
+    with bind("127.0.0.1", 0) as listener:
+        people.start_store(listener)
+        client = connect_store(*listener.getsockname())
+        client.set("key", "value")
+        assert client.get("key") == b"value"
+        assert people.is_empty, "nothing waits for it"
+        os.kill(pid_of(people, people._store), signal.SIGKILL)
+        assert wait_for(people, StoreLost).how == "was killed by SIGKILL"
+        people.start_store(listener)
+        anew = client.clone()
+        anew.set("key", "another")
+        assert anew.get("key") == b"another"
 
 
 def test_signals_are_notices(people):

@@ -122,8 +122,8 @@ def run_job(
 
     `on_event` receives every event as it happens. A warm `fork_server` can be lent; it is left
     as it was. `signals`: those that came before this was called count, too; until the directory is
-    locked they are raised (StoppedEarly). `show` gets the stacks of all processes when a signal
-    asks for them.
+    locked they are raised (StoppedEarly). `show` gets lines for people: the stacks of all processes
+    when a signal asks for them, a store that was started again.
     """
     with ExitStack() as stack:
         box = signals if signals is not None else stack.enter_context(_own_signals())
@@ -168,6 +168,7 @@ class _Run:
         self._signal = 0
         self._ended_nodes: dict[str, NodeEnded] = {}
         self._coordinator_starts: list[float] = []
+        self._store_starts: list[float] = []
         self._node_starts: dict[str, list[float]] = {}
         self._due: list[tuple[float, Callable[[], None]]] = []
 
@@ -215,6 +216,7 @@ class _Run:
             WARM_DEADLINE_S,
             "the fork servers",
         )
+        self._store_listener = listener
         self._people.start_store(listener)
         self._start_all()
         self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
@@ -363,12 +365,14 @@ class _Run:
             self._due.append((at, lambda: self._start_agent(node)))
 
     def _store_lost(self, how: str) -> None:
-        """Workers keep connections to it, and no other has what it knew."""
-        if self._ending is None:
-            raise HoldfastError(
-                f"the store, through which workers find each other, {how}; its log is "
-                f"{self._directory / LOGS / 'store.log'}"
-            )
+        """What it knew is gone with it: groups that were being made break, and are made anew."""
+        if self._ending is not None:
+            return
+        if not self._may_start(self._store_starts):
+            log = self._directory / LOGS / "store.log"
+            raise HoldfastError(f"the store {how}, again and again; its log is {log}")
+        self._people.start_store(self._store_listener)
+        self.show([f"the store, through which workers find each other, {how}; it is started again"])
 
     def _may_start(self, starts: list[float]) -> bool:
         recovery, now = self._job.config.recovery, time.monotonic()

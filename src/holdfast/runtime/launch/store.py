@@ -1,5 +1,6 @@
 """The store through which workers find each other: in a process of its own, so that it outlives
-any worker, and bound to the job's interface only, since it asks for no password.
+any worker, and bound to the job's interface only, since it asks for no password. The launcher keeps
+the socket and starts it again when it is lost; groups that exist by then do not need it.
 
 The process is forked where torch is imported already. The launcher, which would otherwise need
 torch for the store alone, starts seconds earlier.

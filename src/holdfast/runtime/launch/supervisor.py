@@ -108,9 +108,9 @@ class Supervisor:
     # Starting.
 
     def start_store(self, listener: socket.socket) -> None:
-        """On a bound socket, which it takes over: who connects meanwhile waits in it."""
+        """On a bound socket that stays here: who connects meanwhile waits in it."""
         ours, theirs = socket.socketpair()
-        with theirs, listener:
+        with theirs:
             log = self._log_dir / f"{STORE}.log"
             ticket = self._fork_server.fork(theirs, log, listener.fileno(), role=STORE)
         self._store = _Child(STORE, ticket, ours)
