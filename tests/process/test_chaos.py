@@ -60,7 +60,7 @@ def test_a_sample(chaos, seed):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_hundred_faults(chaos, capsys):
     """The same ones every time."""
     seed = FIXED_SEED
@@ -71,7 +71,7 @@ def test_a_hundred_faults(chaos, capsys):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_forty_kills_from_outside(chaos, capsys):
     """Others every time, a quarter of them with a split backward pass in tensor groups."""
     first = seed = first_seed()

@@ -15,7 +15,7 @@ browsers = load_browser()
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(browsers.find_browser() is None, reason="chromium is not installed"),
 ]
 
@@ -104,12 +104,12 @@ def test_a_live_job_on_the_page(browser, tmp_path):
         browser.open(url)
         browser.wait_until("document.body && document.body.dataset.ready === '1'")
         browser.ask(LAGS)
-        browser.wait_until("document.querySelectorAll('#incidents details').length === 2", 60)
+        browser.wait_until("document.querySelectorAll('#incidents details').length === 2", 180)
         inject_from_the_page(browser, (tmp_path / "run" / "secret").read_text(), "n0.g1")
-        browser.wait_until("document.querySelectorAll('#incidents details').length === 3", 30)
+        browser.wait_until("document.querySelectorAll('#incidents details').length === 3", 90)
         browser.wait_until("document.getElementById('measured').naturalWidth > 0", 30)
-        browser.wait_until("document.querySelectorAll('#what-if .bars').length === 3", 30)
-        browser.wait_until("document.getElementById('state').textContent === 'finished'", 90)
+        browser.wait_until("document.querySelectorAll('#what-if .bars').length === 3", 90)
+        browser.wait_until("document.getElementById('state').textContent === 'finished'", 180)
         check_lags(browser.ask("lags"))
         assert browser.ask("charts[0].data[0].length") >= 150
         assert browser.ask("document.querySelectorAll('[data-worker]').length") == 4

@@ -23,9 +23,8 @@ from holdfast.runtime.launch.fork_server import ForkServer
 from support.outside import processes, send
 from support.time_check import STAMP_S
 
-WINDOW = 31
-LOOKED_UP = 16
-"""Steps within which a run has looked up how long they take usually."""
+WINDOW = 48
+"""Undisturbed steps that say how long a step takes usually."""
 
 
 @dataclass
@@ -114,16 +113,12 @@ class Observer:
 
     def stall_range_s(self, began_s: float, at_s: float, over_step: int) -> tuple[float, float]:
         """How much later than usual this step ended (the last time, if it was done again), from the
-        last one that had ended so many seconds after the start. Usual is the median of undisturbed
-        steps before; which ones is not seen from outside, so there is a least and a most.
+        last one that had ended so many seconds after the start. Usual is what undisturbed steps
+        took before, between their quartiles: on a busy machine no median of them is the one.
         """
         first = max(i for i, (at, _) in enumerate(self.steps) if at - began_s <= at_s)
         last = max(i for i, (_, number) in enumerate(self.steps) if number == over_step)
-        gaps = self._calm_gaps(first)
-        ends = range(max(1, len(gaps) - LOOKED_UP), len(gaps) + 1)
-        windows = [gaps[max(0, end - WINDOW) : end] for end in ends]
-        long_s = max(map(statistics.median_high, windows))
-        short_s = min(map(statistics.median_low, windows))
+        short_s, _, long_s = statistics.quantiles(self._calm_gaps(first)[-WINDOW:], n=4)
         span_s = self.steps[last][0] - self.steps[first][0]
         least_s, most_s = (span_s - (last - first) * usual_s for usual_s in (long_s, short_s))
         return max(0.0, least_s), max(0.0, most_s)
