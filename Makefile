@@ -9,7 +9,7 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos browser monitoring clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos browser monitoring docs reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,18 @@ monitoring: setup ## a real Prometheus scrapes a real job, and its alerts fire; 
 	@echo "== pytest -m monitoring"
 	@$(BIN)/pytest -q -m monitoring
 
+docs: $(VENV)/.docs-done ## build the documentation into site/; no network is used
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "== docs: open site/index.html"
+
+$(VENV)/.docs-done: requirements-docs.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -r requirements-docs.txt
+	@touch $@
+
+reference: setup ## make the pages below docs/reference from the code
+	@$(BIN)/python docs/generate.py
+
 clean: ## remove .venv, caches and build outputs
-	@rm -rf $(VENV) .venv-peers build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,78 +1,203 @@
-"""The commands in the documentation run.
+"""The code in the documentation runs.
 
-In ```console and ```bash blocks of README.md and docs/*.md, every `holdfast ...` line is run and
-has to end with 0; in a block with `$ ` prompts only the lines behind a prompt are commands, the
-others are output. The commands of one document run in order, in one empty folder, so a later one
-may read what an earlier one wrote. A `# not run` line before a command leaves it out.
+The blocks of one document are taken in order, in one empty folder, so a later one may use what an
+earlier one wrote:
+
+    console, bash   every `holdfast`, `python` or `printf` line is run and has to end with 0; in a
+                    block with `$ ` prompts only the lines behind a prompt are commands, the others
+                    are output. A `# not run` line before a command leaves it out.
+    python, toml    where the first line is `# name.py`, it is written to that file; python is
+                    executed (what stands below `if __name__ == "__main__":` is not), toml is read
+                    as a job file. `<!-- not run ... -->` above it: only its syntax is checked.
+    text            output, and what is not ours
+
+The pages below reference/ are made from the code and compared with it.
 """
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from holdfast.errors import HoldfastError
+from holdfast.runtime.config.settings import read_tables
 from tidy.source_tree import ROOT, assert_none
 
-DOCUMENTS = [
-    path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.is_file()
-]
+DOCS = ROOT / "docs"
+DOCUMENTS = [path for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))] if path.is_file()]
 
 BLOCK = re.compile(
-    r"^(?P<indent> *)```(?:console|bash)\b[^\n]*\n(?P<body>.*?)^(?P=indent)```", re.M | re.S
+    r"(?P<above>^<!-- not run[^\n]*\n)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n"
+    r"(?P<body>.*?)^(?P=indent)```",
+    re.M | re.S,
 )
+RUN = ("holdfast ", "python ", "printf ")
+LANGUAGES = ("console", "bash", "python", "toml", "text")
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?\)")
 
 
-def commands(text: str) -> list[str]:
+class Block(NamedTuple):
+    language: str
+    body: str
+    is_run: bool
+
+    @property
+    def file(self) -> str:
+        """The file it is written to; empty: none."""
+        found = re.match(r"# ([\w./-]+\.(?:py|toml))\n", self.body)
+        return found[1] if found else ""
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in BLOCK.finditer(text):
+        lines = found["body"].splitlines(keepends=True)
+        body = "".join(line.removeprefix(found["indent"]) for line in lines)
+        yield Block(found["language"], body, found["above"] is None)
+
+
+def commands(text: str, *, all_of_them: bool = False) -> list[str]:
     """The commands to run, a line that ends with a backslash joined to its next."""
-    return [command for block in BLOCK.finditer(text) for command in _commands(block["body"])]
+    return [
+        command
+        for block in blocks(text)
+        if block.language in ("console", "bash")
+        for command in _commands(block.body, all_of_them=all_of_them)
+    ]
 
 
-def _commands(body: str) -> list[str]:
+def _commands(body: str, *, all_of_them: bool = False) -> list[str]:
     lines = [line.strip() for line in re.sub(r"\\\n\s*(> )?", "", body).splitlines()]
     prompt = "$ " if any(line.startswith("$ ") for line in lines) else ""
     found: list[str] = []
     skip = False
     for line in lines:
-        if line.startswith(f"{prompt}holdfast ") and not skip:
-            found.append(line.removeprefix(prompt))
+        command = line.removeprefix(prompt)
+        is_ours = line.startswith(tuple(prompt + word for word in RUN)) and not skip
+        is_any = line.startswith(prompt) and not line.startswith("#")
+        if is_ours or (all_of_them and is_any):
+            found.append(command)
         skip = line.lower().startswith("# not run")
     return found
 
 
 def run_all(text: str, folder: Path) -> list[str]:
-    """Run the commands of one document; the complaints about those that fail."""
+    """Run what one document has; the complaints about what fails."""
     binaries = folder / ".bin"
     binaries.mkdir()
-    launcher = binaries / "holdfast"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast.cli.main "$@"\n')
-    launcher.chmod(0o755)
+    for name, words in (("holdfast", "-m holdfast"), ("python", "")):
+        launcher = binaries / name
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        launcher.chmod(0o755)
     environment = os.environ | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-    complaints = []
-    for command in commands(text):
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            complaints.append(f"{command!r} ended with {done.returncode}: {done.stderr.strip()}")
-    return complaints
+    return [line for block in blocks(text) for line in _run_block(block, folder, environment)]
+
+
+def _run_block(block: Block, folder: Path, environment: dict[str, str]) -> Iterator[str]:
+    if block.language not in LANGUAGES:
+        yield f"a block of {block.language!r}: one of {', '.join(LANGUAGES)} is checked"
+    if block.file:
+        (folder / block.file).write_text(block.body)
+    match block.language:
+        case "console" | "bash":
+            for command in _commands(block.body):
+                yield from _run_command(command, folder, environment)
+        case "python":
+            yield from _run_python(block, folder)
+        case "toml" if block.is_run:
+            yield from read_toml(block.body, folder)
+
+
+def _run_command(command: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        yield f"{command!r} ended with {done.returncode}: {done.stderr.strip()}"
+
+
+def _run_python(block: Block, folder: Path) -> Iterator[str]:
+    try:
+        code = compile(block.body, block.file or "a block", "exec")
+        if block.is_run and "np.save(" not in block.body:  # what writes files is run as a command
+            exec(code, {"__name__": "documented"})
+    except Exception as error:
+        yield f"python: {type(error).__name__}: {error} in {block.body.splitlines()[0]}"
+
+
+def read_toml(text: str, folder: Path) -> Iterator[str]:
+    """Part of a job file: what it does not say is not asked for."""
+    try:
+        tables = tomllib.loads(text)
+        tables.setdefault("job", {}).setdefault("steps", 1)
+        read_tables(tables, folder / "job.toml")
+    except (tomllib.TOMLDecodeError, HoldfastError) as error:
+        yield f"toml: {error}"
 
 
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documented_commands_run(document, tmp_path):
+def test_documented_code_runs(document, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert_none(run_all(document.read_text(), tmp_path))
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as mkdocs makes it."""
+    words = re.sub(r"[^\w\s-]", "", re.sub(r"[`*]|\]\([^)]*\)", "", heading)).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)
+
+
+def broken_links(document: Path) -> Iterator[str]:
+    text = BLOCK.sub("", document.read_text())
+    for target, anchor in LINK.findall(text):
+        there = (document.parent / target).resolve() if target else document
+        if not there.exists():
+            yield f"{document.relative_to(ROOT)}: there is no {target}"
+        elif anchor and there.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", there.read_text()), re.M)
+            if anchor[1:] not in map(slug, headings) and f'id="{anchor[1:]}"' not in text:
+                yield f"{document.relative_to(ROOT)}: {target} has no heading {anchor}"
+
+
+def test_links_lead_somewhere():
+    made = DOCS / "reference" / "commands.md"  # its anchors are those of the parser
+    assert_none(line for path in DOCUMENTS if path != made for line in broken_links(path))
+
+
+def test_every_page_is_in_the_site():
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    named = re.findall(r": ([\w/-]+\.md)$", nav, re.M)
+    assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_the_reference_is_that_of_the_code():
+    made = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
+    for name, text in made.items():
+        assert (DOCS / "reference" / name).read_text() == text, f"{name}: run `make reference`"
+
+
+def test_a_broken_link_is_seen(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "design.md"
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: "# A B\n[x](#a-b) [y](#c) [z](no.md)")
+    assert [line.partition(": ")[2] for line in broken_links(page)] == [
+        " has no heading #c",
+        "there is no no.md",
+    ]
 
 
 DOCUMENT = """
@@ -108,13 +233,45 @@ def test_commands_are_found():
         "holdfast plan",
         "holdfast report runs/x",
     ]
+    assert commands(DOCUMENT, all_of_them=True) == [
+        "holdfast --version",
+        "holdfast demo --quick",
+        "ls",
+        "holdfast run job.toml",
+        "holdfast plan",
+        "holdfast report runs/x",
+    ]
 
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_command_that_fails_is_seen(tmp_path):
-    text = "```bash\nholdfast --version > out.txt\nholdfast nonsense\n```\n"
+def test_code_that_fails_is_seen(tmp_path):
+    text = """```bash
+holdfast --version > out.txt
+holdfast nonsense
+```
+```python
+# good.py
+x = 1
+```
+```python
+1 / 0
+```
+<!-- not run: it would fail -->
+```python
+1 / 0
+```
+```toml
+[job]
+stepps = 3
+```
+```yaml
+a: 1
+```
+"""
     complaints = run_all(text, tmp_path)
-    assert len(complaints) == 1
+    assert [line.split()[0] for line in complaints] == ["'holdfast", "python:", "toml:", "a"]
     assert "ended with 2" in complaints[0]
+    assert "did you mean 'steps'?" in complaints[2]
     assert (tmp_path / "out.txt").read_text().startswith("holdfast ")
+    assert (tmp_path / "good.py").is_file()

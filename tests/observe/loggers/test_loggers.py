@@ -124,11 +124,12 @@ def test_some_steps_evaluations_and_events(tmp_path):
     opened = Opener()
     checkpoint = CheckpointWritten(step=2, path="x", seconds=1.0, reason="asked for")
     evaluated = Evaluated(step=4, loss=2.0, tokens=1, seconds=1.0)
-    events = [step(0), step(1), checkpoint, step(2), step(3), evaluated, evaluated, ENDED]
+    first = msgspec.structs.replace(evaluated, step=0)
+    events = [first, step(0), step(1), checkpoint, step(2), step(3), evaluated, evaluated, ENDED]
     run_log(tmp_path, opened, events, every=2)
     assert opened.steps == [1, 2, 4]
     points = opened.opened[0].points
-    assert [p.step for p in points if "eval/loss" in p.values] == [4]
+    assert [p.step for p in points if "eval/loss" in p.values] == [0, 4]
     assert [(p.step, p.text) for p in points if p.text] == [(2, "checkpoint: x (asked for)")]
 
 

@@ -85,8 +85,8 @@ class LogPosition(msgspec.Struct, frozen=True):
     """How far a log is."""
 
     steps: int = 0
-    evals: int = 0
-    """So many steps were done at the last one."""
+    evals: int = -1
+    """So many steps were done at the last one; -1: there was none."""
     id: str = ""
 
 

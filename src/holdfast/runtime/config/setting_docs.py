@@ -57,9 +57,17 @@ def section_docs(section: str) -> list[SettingDoc]:
     ]
 
 
-@cache
 def field_texts(settings: type[msgspec.Struct]) -> dict[str, str]:
-    """Field -> the text below it."""
+    """Field -> the text below it, in the type or the one it is made from."""
+    texts: dict[str, str] = {}
+    for base in reversed(settings.__mro__):
+        if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
+            texts |= _own_texts(base)
+    return texts
+
+
+@cache
+def _own_texts(settings: type[msgspec.Struct]) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
     assert isinstance(body, ast.ClassDef)
     texts = {}
