@@ -97,7 +97,7 @@ class CommandRun:
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=_heed_hangups,  # noqa: PLW1509
+                preexec_fn=_heed_signals,  # noqa: PLW1509
             )
 
     @property
@@ -177,9 +177,12 @@ class CommandRun:
         return code if code >= 0 else 128 - code
 
 
-def _heed_hangups() -> None:
-    """Tests under nohup hand an ignored SIGHUP on, and a run would rightly keep ignoring it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _heed_signals() -> None:
+    """Tests under nohup or in the background of a shell hand ignored signals on, and a command
+    would rightly keep ignoring them, at the latest until it has handlers of its own.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def command(job_file: Path, *flags: str) -> list[str]:
