@@ -14,6 +14,7 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.profile import Profile, UnitCost, format_profile
 from holdfast.plan.text import format_plan
+from holdfast.plan.timeline import evaluate
 from holdfast.runtime.config.job_file import (
     JobConfig,
     JobSection,
@@ -24,7 +25,9 @@ from holdfast.runtime.config.job_file import (
 
 UNITS = llama_units(llama_shape("llama-tiny"))
 PLAN = regular_plan(UNITS, replicas=3, stages=2, micro_batches=12, devices_per_node=2)
-PROFILE = Profile(unit={unit.name: UnitCost(0.01, 0.01, 0.01) for unit in UNITS})
+STEP = evaluate(PLAN, Profile(unit={u.name: UnitCost(1, 1, 1) for u in UNITS})).iteration_time
+PROFILE = Profile(unit={unit.name: UnitCost(*3 * [1 / STEP]) for unit in UNITS})
+"""A step takes a second."""
 
 
 def done(number):
@@ -105,6 +108,12 @@ def test_what_is_said(run_dir, capsys):
     assert main(["simulate", "--run", str(run_dir), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert abs(found["difference"]) < 0.03
+
+
+def test_a_run_that_left_no_profile_is_refused(run_dir):
+    (run_dir / "profile.json").unlink()
+    with pytest.raises(HoldfastError, match=r"has no profile\.json: the run has not ended"):
+        compare_run(run_dir)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

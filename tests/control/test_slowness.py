@@ -187,6 +187,20 @@ def test_another_process_of_the_name_is_judged_anew():
     assert job.state.slow == {}
 
 
+def test_another_process_is_judged_anew_also_without_a_place():
+    job = Job()
+    job.run(WARM)
+    job.state.slow["n0.g3"] = 1.5
+    job.plan, _ = without_workers(PLAN, ["n0.g3"])
+    job.epoch = 2
+    job.state.journal.plans[2] = job.plan
+    job.run(1)
+    assert "n0.g3" in job.state.slow
+    job.state.journal.started["n0.g3"] = 2
+    job.run(1)
+    assert job.state.slow == {}
+
+
 def test_without_workloads_nothing_is_claimed_of_the_work():
     job = Job()
     job.tells_work = False

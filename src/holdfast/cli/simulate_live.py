@@ -4,15 +4,18 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.advisor.answer import answer_after
 from holdfast.cli.plan_show import make_console, print_json
+from holdfast.control.settings import ReplanSettings
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import StepDone
 from holdfast.observe.follow import RunReader, TimedEvent
 from holdfast.observe.quantities import count, format_share
 from holdfast.observe.run.model import RunModel
 from holdfast.observe.run_directory import JOB, JOURNAL, PROFILE, given_name
-from holdfast.plan.profile import parse_profile
+from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.text import parse_plan
+from holdfast.planner.search import ALL_ROUNDS
 from holdfast.runtime.config.settings import read_config
 from holdfast.sim.cluster.live import (
     LiveHoldfast,
@@ -22,6 +25,7 @@ from holdfast.sim.cluster.live import (
     live_model,
 )
 from holdfast.sim.cluster.live_costs import LiveCosts, measure_costs
+from holdfast.sim.cluster.live_plans import LivePlans
 from holdfast.sim.cluster.run import RunSettings, SimulationRun
 
 
@@ -86,8 +90,10 @@ def compare_run(run_dir: Path) -> RunComparison:
     )
     events = hardware_events(heard, plan, start_s, rules)
     job = live_job(plan, config.job.name, config.parallel.devices_per_node)
-    profile = parse_profile((run_dir / PROFILE).read_text(encoding="utf-8"))
-    policy = LiveHoldfast(live_model(job, plan, profile), costs)
+    profile = _read_profile(run_dir)
+    replan = ReplanSettings(policy=recovery.plan, node_return_s=recovery.node_return_s)
+    plans = LivePlans(plan, profile, costs, replan, lambda asked: answer_after(asked, ALL_ROUNDS))
+    policy = LiveHoldfast(live_model(job, plan, profile), costs, plans)
     settings = RunSettings(
         length_ms=round(1000 * length_s), mtbf_ms=max(1, round(1000 * length_s / (len(events) + 1)))
     )
@@ -102,6 +108,16 @@ def compare_run(run_dir: Path) -> RunComparison:
         costs=costs,
         lost_to={cause: result.budget.share(cause) for cause in result.budget.lost_ms},
     )
+
+
+def _read_profile(run_dir: Path) -> Profile:
+    try:
+        return parse_profile((run_dir / PROFILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HoldfastError(
+            f"{run_dir} has no {PROFILE}: the run has not ended at a step boundary; let it end, or "
+            f"simulate another"
+        ) from None
 
 
 def _read(run_dir: Path) -> tuple[list[TimedEvent], RunModel]:

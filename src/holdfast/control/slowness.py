@@ -76,7 +76,7 @@ class SlowWatch:
     def _forget_processes(self, plan: Plan) -> None:
         """Another process of a name may be on another device, and its costs are its own."""
         started = self._state.journal.started
-        for worker in plan.workers:
+        for worker in dict.fromkeys((*plan.workers, *self._state.slow)):
             now = started.get(worker, 0)
             before = self._incarnations.setdefault(worker, now)
             if before != now:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from holdfast.advisor.answer import answer_after
+from holdfast.control.settings import ReplanSettings
 from holdfast.observe.events import FaultInjected, PlanChanged, StepDone, WorkerLost
 from holdfast.observe.run.model import RunModel
 from holdfast.plan.build import regular_plan
@@ -15,6 +17,7 @@ from holdfast.sim.cluster.live import (
     live_model,
 )
 from holdfast.sim.cluster.live_costs import LiveCosts, measure_costs
+from holdfast.sim.cluster.live_plans import LivePlans
 from holdfast.sim.cluster.rules import HEALTHY
 from holdfast.sim.cluster.run import RunSettings, SimulationRun
 
@@ -23,24 +26,27 @@ PLAN = regular_plan(UNITS, replicas=3, stages=2, micro_batches=12, devices_per_n
 PROFILE = Profile(unit={unit.name: UnitCost(0.01, 0.01, 0.01) for unit in UNITS})
 RULES = ReturnRules(node_after_s=60.0)
 COSTS = LiveCosts(
-    step_ms=1000,
+    step_ms=1,
     recover_ms=500,
     plan_ms=4_000,
     rejoin_ms=3_000,
     node_join_ms=2_000,
     slow_ms=6_000,
     switch_ms=100,
+    prepare_ms=1_000,
 )
+AUTO = ReplanSettings(policy="auto", node_return_s=120.0)
 
 
 def fault(kind, target, **fields):
     return FaultInjected(fault=kind, target=target, step=0, **fields)
 
 
-def simulate(heard, minutes=10):
+def simulate(heard, minutes=10, settings=AUTO, costs=COSTS):
     job = live_job(PLAN, "a run", 2)
     events = hardware_events(heard, PLAN, 0.0, RULES)
-    policy = LiveHoldfast(live_model(job, PLAN, PROFILE), COSTS)
+    plans = LivePlans(PLAN, PROFILE, costs, settings, lambda asked: answer_after(asked, 1))
+    policy = LiveHoldfast(live_model(job, PLAN, PROFILE), costs, plans)
     return SimulationRun(policy, events, RunSettings(length_ms=60_000 * minutes)).finish()
 
 
@@ -94,6 +100,21 @@ def test_a_restarted_process_leaves_its_slow_neighbour_slow():
     result = simulate(heard)
     at_200s = next(span for span in result.spans if span.start_ms <= 200_000 < span.end_ms)
     assert at_200s.rate < 1.0
+
+
+def test_a_slow_worker_that_recovers_before_it_is_known_is_as_fast_as_before_at_once():
+    result = simulate([(30.0, fault("SLOW", "n1.g0", factor=3.0, duration_s=4.0))])
+    slow = [span for span in result.spans if 0 < span.rate < 1]
+    assert (slow[0].start_ms, slow[0].end_ms) == (30_000, 34_000)
+
+
+def test_killing_a_worker_that_has_no_seat_interrupts_nothing():
+    """Two of three first stages are slow for long: their plan leaves them out."""
+    slow = [(30.0, fault("SLOW", f"n{n}.g0", factor=8.0, duration_s=500.0)) for n in (0, 1)]
+    result = simulate([*slow, (300.0, fault("SIGKILL", "n0.g0"))])
+    stalled = [span.start_ms for span in result.spans if span.rate == 0]
+    assert 300_000 not in stalled
+    assert 300_000 + COSTS.rejoin_ms in stalled, "it is back at full speed, and gets a seat"
 
 
 def test_faults_that_take_no_device_are_none():

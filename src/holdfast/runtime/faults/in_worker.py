@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -111,7 +112,7 @@ class WorkerFaults:
         self._entered = self._clock()
 
     def _slow_down(self, fault: Fault) -> None:
-        until_s = self._clock() + (fault.duration_s or float("inf"))
+        until_s = self._clock() + (fault.duration_s or inf)
         last_step = self._page.read().step + fault.steps if fault.steps else None
         self._set_speed(fault, fault.factor)
         self._entered = 0.0
@@ -123,7 +124,7 @@ class WorkerFaults:
         if fault.kind == "SLOW_LINK":
             self.emulated.links.slow_down(fault.target, factor)
         else:
-            self.emulated.slow_down(factor)
+            self.emulated.slow_down(factor, fault.duration_s or inf)
 
     # From anywhere.
 

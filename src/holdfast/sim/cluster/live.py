@@ -3,48 +3,48 @@ has measured, so that the two can be compared.
 
 From the run come its plan, its profile and what struck it, at the times at which it struck; and how
 long the parts of a reaction took (`live_costs.py`). The rest is the simulator's own: which devices
-are in use, what the planner would choose, how fast that is, and how it all adds up.
+are in use, what is decided (`live_plans.py`), how fast that is, and how it all adds up.
 
 As in the job, the answer to a loss has two parts. First the stages that are lost are left out.
 Where processes are only started again, that is all, as they are back before another plan would pay.
-Otherwise the planner's plan is entered a while later, if it is enough of a gain.
+Otherwise the planner's plan is entered a while later, if it is worth the change.
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from holdfast.control.plan_worth import MIN_GAIN
 from holdfast.observe.events import Event, FaultInjected
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
-from holdfast.planner.peers.system import RecoveryConstants
-from holdfast.planner.score import ChangeCosts
-from holdfast.planner.search import ALL_ROUNDS, Options
+from holdfast.planner.peers.system import RecoveryConstants, SystemCard
 from holdfast.sim.cluster.events import Cause, HardwareEvent
-from holdfast.sim.cluster.holdfast import Holdfast
+from holdfast.sim.cluster.health import ClusterDamage
 from holdfast.sim.cluster.job import SimulatedJob
 from holdfast.sim.cluster.live_costs import LiveCosts
+from holdfast.sim.cluster.live_plans import LivePlans
 from holdfast.sim.cluster.planning import ClusterModel, CostBasis
-from holdfast.sim.cluster.policy import Facts, PolicyDecision, describe, stall
+from holdfast.sim.cluster.policy import Facts, Policy, PolicyDecision, describe, stall
 from holdfast.sim.cluster.rules import HEALTHY
 
 PROCESS_KILLED = Cause("process killed", 1, "device", "exit", False)
 PROCESS_LOST = Cause("process lost", 1, "device", "exit", True)
 NODE_AWAY = Cause("node away", 1, "node", "exit", True)
 SLOWED_DOWN = Cause("slow device", 1, "device", "slow", False)
-OPTIONS = Options(
-    check=False, split_backward=False, rounds=ALL_ROUNDS, costs=ChangeCosts(rendezvous=0.0)
+CARD = SystemCard(
+    name="Holdfast, this run",
+    rule="the job's own questions, answers and prices, with the delays of the run",
+    source="control/plan_worth.py, the run's journal",
+    limits="delays are medians of the run; questions are asked when health changes, not later",
 )
-"""As a job asks; what a change takes is in the measured costs."""
 
 
-class LiveHoldfast(Holdfast):
-    """Holdfast's policy with the delays of a run."""
+class LiveHoldfast(Policy):
+    """Holdfast's policy with the delays of a run. It keeps the plan in force: one per run."""
 
-    def __init__(self, model: ClusterModel, measured: LiveCosts) -> None:
+    def __init__(self, model: ClusterModel, measured: LiveCosts, plans: LivePlans) -> None:
         super().__init__(model)
-        self.cluster, self.measured = model, measured
+        self.card, self.measured, self.plans = CARD, measured, plans
         self.costs = RecoveryConstants(
             exit_ms=0, hang_ms=0, slow_steps=1, groups_ms=measured.recover_ms,
             join_ms=measured.rejoin_ms, source="measured in the run",
@@ -53,39 +53,38 @@ class LiveHoldfast(Holdfast):
     def delay_ms(self, cause: Cause) -> int:
         return self.measured.slow_ms if cause.sign == "slow" else 0
 
+    def pace(self, situation: ClusterDamage, now_ms: int) -> float:
+        return self.plans.pace(situation, now_ms)
+
+    def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
+        return not self.plans.has_seat(pipeline, stage)
+
     def decide(self, facts: Facts) -> PolicyDecision:
-        situation, measured = facts.situation, self.measured
+        situation, measured, now_ms = facts.situation, self.measured, facts.now_ms
+        is_loss = facts.change in ("failed", "failed unused")
+        is_short = is_loss and not facts.cause.repair
+        delay_ms = measured.plan_ms if is_loss else 0
+        before = self.plans.rate(situation, now_ms)
+        change = self.plans.consider(situation, now_ms, delay_ms, asks=not is_short)
+        rate = self.plans.rate(situation, now_ms + delay_ms)
         if facts.change == "failed":
             waits = stall(groups=measured.recover_ms)
         else:
-            waits = stall(joining=0 if facts.change == "returned" else measured.switch_ms)
-        if not situation.pipelines:
-            words = f"{facts.change}: nothing is missing"
-            return PolicyDecision(
-                strategy=HEALTHY, reason=words, rate=1.0, rate_at_full_speed=1.0, stall=waits
-            )
-        rerouted = self.cluster.reroute_rate(situation.hurts)
-        words = describe(situation, self.job.tensor)
-        answer = self.advisor.ask(situation.hurts, facts.mtbf_ms)
-        is_short = facts.change == "failed" and not facts.cause.repair
-        if is_short or answer.rate < rerouted * (1 + MIN_GAIN):
-            decision = PolicyDecision(
-                strategy="reroute",
-                reason=f"{words}: what is left goes on",
-                rate=rerouted,
-                rate_at_full_speed=rerouted,
-            )
-        else:
-            later = (measured.plan_ms, rerouted) if facts.change == "failed" else (0, 0.0)
-            decision = PolicyDecision(
-                strategy=answer.strategy,
-                reason=f"{words}: {answer.reason}",
-                rate=answer.rate,
-                rate_at_full_speed=answer.rate,
-                reflex=later,
-            )
-        join_ms = measured.rejoin_ms if is_short else measured.node_join_ms
-        return msgspec.structs.replace(decision, stall=waits, join_ms=join_ms)
+            joins = facts.change == "joined" or change.is_entered
+            waits = stall(joining=measured.switch_ms * joins)
+        return PolicyDecision(
+            strategy=change.strategy if change.is_entered else _unchanged(situation),
+            reason=f"{describe(situation, self.job.tensor)}: {change.reason}",
+            rate=rate,
+            rate_at_full_speed=rate,
+            reflex=(delay_ms, before) if change.is_entered and delay_ms else (0, 0.0),
+            stall=waits,
+            join_ms=measured.rejoin_ms if is_short else measured.node_join_ms,
+        )
+
+
+def _unchanged(situation: ClusterDamage) -> str:
+    return "reroute" if situation.pipelines else HEALTHY
 
 
 def live_job(plan: Plan, name: str, devices_per_node: int) -> SimulatedJob:
@@ -104,7 +103,7 @@ def live_job(plan: Plan, name: str, devices_per_node: int) -> SimulatedJob:
 
 def live_model(job: SimulatedJob, plan: Plan, profile: Profile) -> ClusterModel:
     clean = msgspec.structs.replace(profile, slow={})
-    return ClusterModel(job, CostBasis(units=plan.units, profile=clean, own=plan, options=OPTIONS))
+    return ClusterModel(job, CostBasis(units=plan.units, profile=clean, own=plan))
 
 
 class ReturnRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,13 @@ from statistics import median
 import msgspec
 
 from holdfast.control.settings import ReplanSettings
-from holdfast.observe.events import FaultInjected, PlanChanged, StepDone, WorkerLost
+from holdfast.observe.events import (
+    FaultInjected,
+    PlanChanged,
+    PlanConsidered,
+    StepDone,
+    WorkerLost,
+)
 from holdfast.observe.follow import TimedEvent
 from holdfast.observe.run.incidents import RECOVERY
 from holdfast.observe.run.model import RunModel
@@ -37,6 +43,8 @@ class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
     """From a change of speed until the plan for it is in force."""
     switch_ms: int
     """What a change of plan stalls."""
+    prepare_ms: int
+    """From the decision for a plan of those who are there until it is in force."""
 
 
 def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -> LiveCosts:
@@ -49,6 +57,8 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
     slow = [at for at, e in faults if e.fault == "SLOW"]
     slow += [at + e.duration_s for at, e in faults if e.fault == "SLOW" and e.duration_s]
     planned = [_until_planned(at, changes) for at, _ in nodes]
+    wanted = [at for at, e in heard if isinstance(e, PlanConsidered) and e.entered]
+    prepared = [_until_planned(at, changes) for at in wanted]
     adapted = [_until_planned(at, changes) for at in slow]
     rejoined = [_until_joined(at, worker, changes) for at, worker in lost]
     returned = [_until_joined(at + away_s, node, changes) for at, node in nodes]
@@ -60,6 +70,7 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
         node_join_ms=_ms(returned, assumed.rejoin_s),
         slow_ms=_ms(adapted, assumed.rejoin_s),
         switch_ms=_ms([e.stall_s for _, e in changes], assumed.stall_s),
+        prepare_ms=_ms(prepared, assumed.prepare_s),
     )
 
 

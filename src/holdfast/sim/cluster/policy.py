@@ -77,7 +77,9 @@ class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(ABC):
-    """Common to all policies. They keep no state of a run, only what they have worked out."""
+    """Common to all policies. They keep no state of a run, only what they have worked out; but for
+    one that follows a single run (`live.py`).
+    """
 
     card: SystemCard
     costs: RecoveryConstants
@@ -98,6 +100,12 @@ class Policy(ABC):
     @abstractmethod
     def decide(self, facts: Facts) -> PolicyDecision:
         """What is done now, and why."""
+
+    def pace(self, situation: ClusterDamage, now_ms: int) -> float | None:
+        """Throughput right now, known or not; None: it is what was decided, less what slow devices
+        that are not known yet take from it.
+        """
+        return None
 
     def is_idle(self, situation: ClusterDamage, pipeline: int, stage: int) -> bool:
         """Does this seat not train in this situation? A failure there interrupts nothing."""

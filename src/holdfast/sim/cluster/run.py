@@ -209,16 +209,27 @@ class SimulationRun:
     def _recover(self, event: HardwareEvent) -> None:
         self.health.speed_up(event.devices)
         self._note("recovered", event.devices, event.cause.name)
+        self._follow_pace()
         delay_ms = self.policy.delay_ms(event.cause)
         self._at(self.now_ms + delay_ms, lambda: self._learn("recovered", event.cause))
 
     def _drift(self) -> None:
         """A device became slow and that is not known yet: the slowest pipeline sets the pace."""
+        if self._follow_pace():
+            return
         rate = 1.0 - sum(self.losses.values())
         lost = rate - min(rate, self.policy.slow_rate(self.health.situation()))
         if lost > 0:
             slow = self.losses.get("slow devices", 0.0) + lost
             self.losses = self.losses | {"slow devices": slow}
+
+    def _follow_pace(self) -> bool:
+        """Devices have changed under the plan in force; False: the policy does not say more."""
+        rate = self.policy.pace(self.health.situation(), self.now_ms)
+        if rate is None:
+            return False
+        self.losses = {"slow devices": 1.0 - rate}
+        return True
 
     # Decisions.
 
@@ -284,6 +295,7 @@ class SimulationRun:
         def enter() -> None:
             if number == self.num_decisions:
                 self._set_rate(decision)
+                self._follow_pace()
 
         self._at(self.now_ms + reflex_ms, enter)
 
