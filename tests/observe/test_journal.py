@@ -43,6 +43,8 @@ def test_steps_are_metrics_and_the_rest_is_the_journal(tmp_path):
         "copied_bytes",
         "copied_in_bubbles",
         "copy_wait_s",
+        "eval_loss",
+        "eval_s",
     ]
     assert read_journal(events) == [skipped]
     assert read_metrics(metrics) == [STEP]

@@ -3,6 +3,7 @@ import pytest
 from holdfast.observe.events import (
     CoordinatorStarted,
     Decided,
+    Evaluated,
     FaultInjected,
     JobEnded,
     PlanStarted,
@@ -71,3 +72,10 @@ def test_one_line_per_event(event, line):
 def test_a_step():
     assert describe_step(step(0, 0.5), 24) == "step  1/24  loss 1.0000       200 tokens/s  500 ms"
     assert "loss    inf" in describe_step(step(0, 0.5, None), 24)
+
+
+def test_an_evaluation():
+    event = Evaluated(step=20, loss=2.34567, tokens=4096, seconds=0.25)
+    assert describe_event(event) == "validation after 20 steps: loss 2.3457 (4,096 tokens, 250 ms)"
+    lost = Evaluated(step=1, loss=None, tokens=16, seconds=0.25)
+    assert "after 1 step: loss not finite" in describe_event(lost)

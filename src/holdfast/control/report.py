@@ -49,6 +49,9 @@ class Outcome(msgspec.Struct, frozen=True):
     """False: a gradient was not finite, or no target counts; no worker applies the step."""
     rate_factor: float = 1.0
     """Of the learning rate; not 1 where a step was completed without its lost micro-batches."""
+    eval_loss: float | None = None
+    """Mean per token of the validation set, of the state before the step; None: it was not due."""
+    eval_tokens: int = 0
 
     @property
     def gradient_factor(self) -> float:

@@ -289,7 +289,7 @@ class StepAggregator:
 
 
 def _compare_outcomes(other: str, first: StepReport, worker: str, report: StepReport) -> None:
-    for field in ("epoch", "loss", "norm", "num_tokens", "applied"):
+    for field in ("epoch", "loss", "norm", "num_tokens", "applied", "eval_loss"):
         mine, theirs = getattr(report, field), getattr(first, field)
         if repr(mine) != repr(theirs):  # by their digits: not-a-number equals itself here
             raise HoldersDiffer(

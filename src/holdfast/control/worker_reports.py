@@ -51,6 +51,11 @@ class StepReport(Message, frozen=True):
     checksums: dict[str, int] = msgspec.field(default_factory=dict)
     measured: StepTimes | None = None
     """None: not an ordinary step."""
+    eval_loss: float | None = None
+    eval_tokens: int = 0
+    """Of the validation set, evaluated before the step (`Outcome`)."""
+    eval_s: float = 0.0
+    """How long that took here, not counted in `seconds`."""
 
 
 class ChangeReport(Message, frozen=True):

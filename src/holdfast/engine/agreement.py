@@ -23,13 +23,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
+import msgspec
 import torch
 from torch import Tensor
 
 from holdfast.control.report import Outcome
 from holdfast.engine.groups import LiveGroup
 
-_NUM_EXTRA = 5
+_NUM_EXTRA = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,9 @@ class Ballot:
     stop: bool
     ready: int = 0
     """The number of the planned change it could enter now; 0 = none."""
+    eval_loss_sum: float = 0.0
+    eval_tokens: int = 0
+    """Of the validation set, where it was evaluated before this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +97,22 @@ def agree(
     vector = torch.zeros(num_units + _NUM_EXTRA, dtype=torch.float64)
     vector[:num_units] = ballot.squares
     extra = (ballot.loss_sum, ballot.num_tokens, ballot.stop, ballot.ready, ballot.ready**2)
-    vector[num_units:] = torch.tensor(extra, dtype=torch.float64)
+    evaluated = (ballot.eval_loss_sum, ballot.eval_tokens)
+    vector[num_units:] = torch.tensor((*extra, *evaluated), dtype=torch.float64)
     count = 1
     if everyone is not None:
         count = everyone.size
         everyone.add_up(vector, entered)
     slots: list[float] = vector.tolist()
-    squares, (loss_sum, tokens, stop, ready, ready_squares) = slots[:num_units], slots[num_units:]
+    squares, (loss_sum, tokens, stop, ready, ready_squares, *held_out) = (
+        slots[:num_units],
+        slots[num_units:],
+    )
     outcome = _outcome(squares, loss_sum, int(tokens), clip_norm, step, epoch, rate_factor)
+    if held_out[1]:
+        outcome = msgspec.structs.replace(
+            outcome, eval_loss=held_out[0] / held_out[1], eval_tokens=int(held_out[1])
+        )
     same = ready > 0 and ready * ready == ready_squares * count
     return Agreed(outcome, stop > 0, int(ready) // count if same else 0)
 

@@ -1,5 +1,6 @@
 """Everything that belongs to one plan on one worker, and how it is put together."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,8 +16,15 @@ from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource
 from holdfast.engine.emulated_device import EmulatedDevice, EmulatedPace
 from holdfast.engine.emulation import Emulation
+from holdfast.engine.evaluation import EvalPlan, Evaluation
 from holdfast.engine.exchange import Messages
-from holdfast.engine.interpreter import EpochParts, Hooks, Interpreter, StepContext
+from holdfast.engine.interpreter import (
+    EpochParts,
+    Hooks,
+    Interpreter,
+    StepContext,
+    speaking_stages,
+)
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.mesh import Mesh
 from holdfast.engine.movement import digest
@@ -131,8 +139,9 @@ class EpochBuilder:
         config: TrainerConfig,
         hooks: Hooks,
         emulated: EmulatedDevice | None = None,
+        evaluated: EvalPlan | None = None,
     ) -> None:
-        self._emulated = emulated
+        self._emulated, self._evaluated = emulated, evaluated
         self.worker = machine.position.member.name
         self.model, self._data, self._config = model, data, config
         self.dtype = DTYPES[config.compute_dtype or config.dtype]
@@ -254,6 +263,7 @@ class EpochBuilder:
             mesh.log,
             completion,
             gathers,
+            self._evaluation(plan, mesh, state, groups),
         )
         epoch.interpreter = Interpreter(parts, self._context)
 
@@ -282,7 +292,26 @@ class EpochBuilder:
             gathers=gathers,
         )
 
-    def _messages(self, plan: Plan, mesh: Mesh, actions: list[Action]) -> Messages:
+    def _evaluation(
+        self, plan: Plan, mesh: Mesh, state: TensorState, groups: dict[str, TensorGroup]
+    ) -> Evaluation | None:
+        if self._evaluated is None:
+            return None
+        return Evaluation(
+            plan,
+            self.worker,
+            self._evaluated,
+            units=state.units,
+            groups=groups,
+            gathers=plan_gathers(state, mesh, ()),
+            speaks=speaking_stages(plan, self.worker),
+            messages=lambda actions: self._messages(plan, mesh, actions, is_metered=False),
+            device=self.device,
+        )
+
+    def _messages(
+        self, plan: Plan, mesh: Mesh, actions: Sequence[Action], *, is_metered: bool = True
+    ) -> Messages:
         return Messages(
             plan,
             self.worker,
@@ -291,7 +320,7 @@ class EpochBuilder:
             backend=self._config.backend,
             boundaries=PlanBoundaries(self.model, plan, self.dtype),
             device=self.device,
-            meter=self.meter,
+            meter=self.meter if is_metered else None,
         )
 
 

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from holdfast.control.report import LOSS_ADDEND, Addend, Outcome
 from holdfast.control.worker import WorkerMachine
 from holdfast.engine.agreement import Agreed, AgreementTree, Ballot, agree
@@ -24,6 +26,7 @@ from holdfast.engine.boundary import Boundary
 from holdfast.engine.completion import Completion, Losses, Slots
 from holdfast.engine.compute import Computation, total
 from holdfast.engine.data import DataSource, MicroBatch
+from holdfast.engine.evaluation import Evaluation
 from holdfast.engine.exchange import BoundaryMessage, Messages
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.optimizer import SliceOptimizer
@@ -53,6 +56,10 @@ class Hooks:
 
     progress: Callable[[int, int], object] = _pass
     """Step and number of the action that begins."""
+    between: Callable[[int, int], object] = _pass
+    """Progress in what is done behind the last action of a step: that step, and a number that
+    rises.
+    """
     phase: Callable[[str, int], object] = _pass
     """Name of a point within the step, and the step; may end it, for experiments with faults."""
     is_prepared: Callable[[int], bool] = _never
@@ -97,6 +104,8 @@ class EpochParts:
     """Of a broken step, whose rest these parts are for."""
     gathers: Gathers | None = None
     """Of a worker with a shard axis."""
+    evaluation: Evaluation | None = None
+    """Where the job has a validation set."""
 
 
 class Interpreter:
@@ -113,7 +122,10 @@ class Interpreter:
         self._data, self._stopwatch = context.data, context.stopwatch
         self._clip_norm, self._hooks = context.clip_norm, context.hooks
         self._device_log = parts.device_log
-        self._gathers = parts.gathers
+        self._gathers, self._evaluation = parts.gathers, parts.evaluation
+        self._evaluated = (0.0, 0)
+        self.evaluated_s = 0.0
+        """What the evaluation before the step took, if there was one."""
         self._noted: list[tuple[int, tuple[Addend, ...]]] = []
         """What was noted of this step, and the length of the device's log then."""
         self._reduction.on_launch = self._launched
@@ -122,7 +134,7 @@ class Interpreter:
             (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
         }
         self._next = _neighbours(plan)
-        self._speaks = _speaking_stages(plan, state.worker)
+        self._speaks = speaking_stages(plan, state.worker)
         self._last = self._find_last()
         self._buckets_of = {unit: _buckets_of(plan, unit) for unit in self._last}
         """Per unit that gets gradients here, the buckets they go into."""
@@ -164,6 +176,7 @@ class Interpreter:
         self._device_log.num_ended()
         if self._gathers is not None:
             self._gathers.begin()
+        self._evaluate(step)
         self._messages.begin(self._data, step)
         progress = self._hooks.progress
         for number, action in enumerate(self._actions):
@@ -172,6 +185,31 @@ class Interpreter:
         if self._agreed is None:
             raise InternalError("the action list has no AGREE")
         return self._agreed
+
+    def _evaluate(self, step: int) -> None:
+        self._evaluated, self.evaluated_s = (0.0, 0), 0.0
+        evaluation = self._evaluation
+        if evaluation is None or not evaluation.evaluated.is_due(step):
+            return
+        start, first = time.perf_counter(), len(self._actions)
+        self._hooks.phase("evaluate", step)
+        self._evaluated = evaluation.run(lambda at: self._hooks.between(step - 1, first + at))
+        self.evaluated_s = time.perf_counter() - start
+
+    def evaluate_last(self, step: int) -> tuple[float, int] | None:
+        """Behind the last step, by all workers: the mean loss of the validation set, and of how
+        many targets; None: the job has none.
+        """
+        if self._evaluation is None:
+            return None
+        self._hooks.phase("evaluate", step)
+        first = len(self._actions)
+        told = self._evaluation.run(lambda at: self._hooks.between(step - 1, first + at))
+        sums = torch.tensor(told, dtype=torch.float64)
+        if self._everyone is not None:
+            self._everyone.add_up(sums)
+        loss_sum, num_tokens = sums.tolist()
+        return (loss_sum / num_tokens, int(num_tokens)) if num_tokens else None
 
     @property
     def actions(self) -> Sequence[Action]:
@@ -369,6 +407,8 @@ class Interpreter:
             num_tokens=sum(num_tokens for _, num_tokens in spoken),
             stop=self._stop,
             ready=self._machine.vote(self._hooks.is_prepared(self._step)),
+            eval_loss_sum=self._evaluated[0],
+            eval_tokens=self._evaluated[1],
         )
         self._batches.clear()
         self._num_tokens.clear()
@@ -431,7 +471,7 @@ def _neighbours(plan: Plan) -> dict[tuple[str, str, int], str]:
     return found
 
 
-def _speaking_stages(plan: Plan, worker: str) -> frozenset[str]:
+def speaking_stages(plan: Plan, worker: str) -> frozenset[str]:
     """Stages whose losses this worker reports: all tensor ranks compute them, the first speaks."""
     return frozenset(
         stage.name

@@ -22,6 +22,7 @@ from holdfast.control.worker_reports import (
 )
 from holdfast.engine.data import DataSource
 from holdfast.engine.epoch import Model, TrainerConfig
+from holdfast.engine.evaluation import EvalPlan
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.trainer import Trainer
@@ -51,6 +52,7 @@ def scripted_trainer(
     store: Any,
     listener: Listener,
     hooks: Hooks | None = None,
+    evaluated: EvalPlan | None = None,
 ) -> Trainer:
     """A trainer whose first groups and state are made."""
     link = ScriptedLink(worker, plans, config.num_steps, listener)
@@ -62,6 +64,7 @@ def scripted_trainer(
         store=store,
         link=link,
         hooks=hooks,
+        evaluated=evaluated,
     )
     trainer.start()
     return trainer

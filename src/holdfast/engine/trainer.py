@@ -51,6 +51,7 @@ from holdfast.engine.change_executor import ChangeExecutor
 from holdfast.engine.data import DataSource
 from holdfast.engine.emulated_groups import emulate
 from holdfast.engine.epoch import EpochBuilder, LiveEpoch, Model, TrainerConfig, checksums
+from holdfast.engine.evaluation import EvalPlan
 from holdfast.engine.groups import Communicator, GroupBroken, find_group_error
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.link import CoordinatorLink
@@ -86,7 +87,9 @@ class Trainer:
         store: Any,
         link: CoordinatorLink,
         hooks: Hooks | None = None,
+        evaluated: EvalPlan | None = None,
     ) -> None:
+        """`evaluated`: a validation set, and when."""
         hooks = hooks or Hooks()
         machine = WorkerMachine(member, num_steps=config.num_steps)
         self.emulated, make_group = emulate(config.emulation, member.name, data)
@@ -103,6 +106,7 @@ class Trainer:
                 config=config,
                 hooks=hooks,
                 emulated=self.emulated,
+                evaluated=evaluated,
             ),
         )
         self._machine = machine
@@ -383,6 +387,11 @@ class Trainer:
         costs = unit_costs(medians, self.plan)
         emulated = self.emulated is not None
         return make_profile(costs, medians, probe, self.plan, self._parts.worker, emulated=emulated)
+
+    def evaluate_last(self, step: int) -> tuple[float, int] | None:
+        """Of the state behind the last step; all must ask. None: there is no validation set."""
+        interpreter = self._parts.epoch.interpreter if self._parts.epoch is not None else None
+        return interpreter.evaluate_last(step) if interpreter is not None else None
 
     def checksums(self) -> dict[str, int]:
         """Of every piece that several workers hold, parameters and moments: equal on all of

@@ -76,7 +76,12 @@ class WorkerParts:
         start = time.perf_counter()
         self.builder.begin_step()
         agreed = interpreter.run_step(step, stop=stop)
-        self._step_done(agreed.outcome, start, is_ordinary=not interpreter.is_completing)
+        self._step_done(
+            agreed.outcome,
+            start,
+            is_ordinary=not interpreter.is_completing,
+            eval_s=interpreter.evaluated_s,
+        )
 
     def roll_forward(self, outcome: Outcome) -> None:
         """Apply the step that others have applied, with the gradients that are reduced here."""
@@ -86,7 +91,9 @@ class WorkerParts:
         interpreter.roll_forward(outcome)
         self._step_done(outcome, start)
 
-    def _step_done(self, outcome: Outcome, start: float, *, is_ordinary: bool = False) -> None:
+    def _step_done(
+        self, outcome: Outcome, start: float, *, is_ordinary: bool = False, eval_s: float = 0.0
+    ) -> None:
         self.ended_at = time.perf_counter()
         self.builder.stopwatch.read()
         measured = None
@@ -98,7 +105,7 @@ class WorkerParts:
             StepReport(
                 step=outcome.step,
                 epoch=self.position.epoch,
-                seconds=self.ended_at - start,
+                seconds=self.ended_at - start - eval_s,
                 loss=outcome.loss,
                 norm=outcome.norm,
                 num_tokens=outcome.num_tokens,
@@ -106,5 +113,8 @@ class WorkerParts:
                 applied=outcome.applied,
                 checksums=sums,
                 measured=measured,
+                eval_loss=outcome.eval_loss,
+                eval_tokens=outcome.eval_tokens,
+                eval_s=eval_s,
             )
         )

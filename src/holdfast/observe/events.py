@@ -123,6 +123,10 @@ class StepDone(Event, frozen=True, kw_only=True):
     """Of them: while training waited for something else."""
     copy_wait_s: float = 0.0
     """What training waited for copies, on the worker that waited longest."""
+    eval_loss: float | None = None
+    """Of the validation set, evaluated before this step; None: it was not, or is not finite."""
+    eval_s: float = 0.0
+    """What that took; it is not in `step_time_s`."""
 
 
 class Evaluated(Event, frozen=True, kw_only=True):

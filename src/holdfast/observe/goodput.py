@@ -21,7 +21,7 @@ BUCKETS = {
     "ELASTIC_SLICE_DOWN": "training goes on with fewer devices",
     "ELASTIC_SCALE_UP": "training waits while devices join",
     "ELASTIC_REINITIALIZATION": "groups made anew, state moved",
-    "CUSTOM_BADPUT_EVENTS": "slow devices, redundant work",
+    "CUSTOM_BADPUT_EVENTS": "slow devices, redundant work, evaluations",
     "OTHER": "no devices to train on, the job is not running or is ending",
 }
 
@@ -41,6 +41,7 @@ BUCKET_OF = {
     "slow devices": "CUSTOM_BADPUT_EVENTS",
     "slow steps": "CUSTOM_BADPUT_EVENTS",
     "redundancy": "CUSTOM_BADPUT_EVENTS",
+    "evaluation": "CUSTOM_BADPUT_EVENTS",
     "waiting for devices": "OTHER",
     "not running": "OTHER",
     "ending": "OTHER",

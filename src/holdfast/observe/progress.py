@@ -4,6 +4,7 @@ from holdfast.observe.events import (
     CheckpointWritten,
     CoordinatorStarted,
     Decided,
+    Evaluated,
     Event,
     FaultInjected,
     JobEnded,
@@ -55,6 +56,8 @@ def describe_event(event: Event) -> str:
             return f"workers ready after {event.seconds:.1f} s"
         case StepSkipped():
             return f"step {event.step + 1} was not applied: {event.reason}"
+        case Evaluated():
+            return describe_evaluation(event)
         case PlanChanged():
             return describe_change(event)
         case Recovered():
@@ -153,6 +156,12 @@ def describe_restore(event: Restored) -> str:
         f"({count(event.steps_redone, 'step')} done again, {origins}, loaded in "
         f"{format_seconds(event.load_s)})"
     )
+
+
+def describe_evaluation(event: Evaluated) -> str:
+    loss = "not finite" if event.loss is None else f"{event.loss:.4f}"
+    took = f"{event.tokens:,} tokens, {format_seconds(event.seconds)}"
+    return f"validation {after_steps(event.step)}: loss {loss} ({took})"
 
 
 def after_steps(number: int) -> str:

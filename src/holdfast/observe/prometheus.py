@@ -84,6 +84,10 @@ class RunCollector(Collector):
         gauges = {
             "holdfast_step": ("The next step", run.next_step),
             "holdfast_loss": ("Loss of the last step", run.series.last("loss")),
+            "holdfast_eval_loss": (
+                "Of the validation set, when it was evaluated last",
+                run.evaluations[-1].loss if run.evaluations else None,
+            ),
             "holdfast_tokens_per_second": ("Of the last step", run.series.last("tokens_per_s")),
             "holdfast_goodput_ratio": ("Productive share of the wall time", self._goodput()),
             "holdfast_wall_seconds": ("Since the job was started", until_s - run.started_s),

@@ -54,6 +54,10 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     next_step: int
     first_loss: float | None
     final_loss: float | None
+    eval_loss: float | None = None
+    """Of the validation set, when it was evaluated last."""
+    eval_step: int | None = None
+    """How many steps were done then."""
     tokens: int
     seconds: float
     """From the first process to the last event: the wall time."""
@@ -176,6 +180,8 @@ def _step_numbers(run: RunModel) -> dict[str, Any]:
         "steps": int(kept.sum()),
         "first_loss": run.series.first("loss"),
         "final_loss": run.series.last("loss"),
+        "eval_loss": run.evaluations[-1].loss if run.evaluations else None,
+        "eval_step": run.evaluations[-1].step if run.evaluations else None,
         "tokens": tokens,
         "median_step_s": float(np.median(warm)) if len(warm) else None,
         "tokens_per_s": tokens / float(times.sum()) if len(times) else None,

@@ -28,6 +28,8 @@ def describe_report(report: RunReport) -> str:
     words = [f"{report.outcome}: {count(report.steps, 'step')}"]
     if report.first_loss is not None and report.final_loss is not None:
         words.append(f"loss {report.first_loss:.4f} -> {report.final_loss:.4f}")
+    if report.eval_loss is not None and report.eval_step is not None:
+        words.append(f"validation loss {report.eval_loss:.4f} after {report.eval_step}")
     if report.median_step_s is not None and report.tokens_per_s is not None:
         words.append(f"median step {format_seconds(report.median_step_s)}")
         words.append(f"{report.tokens_per_s:,.0f} tokens/s")

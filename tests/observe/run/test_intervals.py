@@ -24,6 +24,7 @@ SECONDS = st.floats(0.0, 100.0)
         stall_s=SECONDS,
         has_joined=st.booleans(),
         coordinator_lost=st.booleans(),
+        eval_s=SECONDS,
     ),
     SECONDS,
 )
@@ -70,3 +71,9 @@ def test_other_causes(what, lost):
 
 def test_a_little_slower_than_usual_is_still_productive():
     assert lost_time(StepInterval(start_s=0.0, end_s=1.4), 1.0) == {}
+
+
+def test_an_evaluation_is_no_slow_step():
+    interval = StepInterval(start_s=0.0, end_s=5.0, eval_s=3.5)
+    assert lost_time(interval, 1.0) == {"evaluation": 3.5}
+    assert not interval.is_usual

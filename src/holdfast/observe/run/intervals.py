@@ -39,6 +39,8 @@ class StepInterval(msgspec.Struct, frozen=True, kw_only=True):
     """Such a change let workers join."""
     coordinator_lost: bool = False
     """Steps are written down late then, and are not late themselves."""
+    eval_s: float = 0.0
+    """Of an evaluation before the step."""
 
     @property
     def seconds(self) -> float:
@@ -47,7 +49,8 @@ class StepInterval(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_usual(self) -> bool:
         """Says how long a step takes."""
-        disturbed = self.is_first or self.is_short or self.seen_s is not None or self.stall_s > 0
+        disturbed = self.is_first or self.is_short or self.seen_s is not None
+        disturbed = disturbed or self.stall_s > 0 or self.eval_s > 0
         return not (disturbed or self.coordinator_lost)
 
 
@@ -65,6 +68,9 @@ def lost_time(interval: StepInterval, usual_s: float) -> dict[str, float]:
         stall = min(interval.stall_s, interval.seconds)
         lost["joining" if interval.has_joined else "moving state"] = stall
         excess = max(0.0, excess - stall)
+    if interval.eval_s > 0:
+        lost["evaluation"] = min(interval.eval_s, excess)
+        excess -= lost["evaluation"]
     if interval.is_short:
         lost["missing devices"] = excess
     elif excess > (SLACK - 1) * usual_s:

@@ -16,6 +16,7 @@ from holdfast.observe.events import (
     CheckpointWritten,
     CoordinatorStarted,
     Decided,
+    Evaluated,
     Event,
     FaultInjected,
     JobEnded,
@@ -38,6 +39,7 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.goodput import Budget
+from holdfast.observe.progress import describe_evaluation
 from holdfast.observe.quantities import count, describe_protection
 from holdfast.observe.run.incidents import (
     COORDINATOR,
@@ -119,6 +121,7 @@ class RunModel:
         """What the job was protected against, from then on."""
         self.provided = ""
         """What is kept of the state, where and how often."""
+        self.evaluations: list[Evaluated] = []
         self.considered: list[PlanConsidered] = []
         self.judged: list[SlownessJudged] = []
         self.lacking: list[str] = []
@@ -199,6 +202,9 @@ class RunModel:
             case ProtectionLacking(reason=reason):
                 self.lacking.append(reason)
                 self._note("fault", reason)
+            case Evaluated():
+                self.evaluations.append(event)
+                self._note("plan", describe_evaluation(event))
             case StepSkipped():
                 self.num_skipped += 1
                 self._note("fault", f"step {event.step} was not applied: {event.reason}")
@@ -230,7 +236,7 @@ class RunModel:
         if step.step < self.next_step:
             self._undo(step.step)
         between = self._between
-        interval = self._interval()
+        interval = self._interval(step.eval_s)
         self._account.add(step.step, interval)
         self.series.add(self.now_s - self.started_s, step)
         self.next_step = step.step + 1
@@ -261,7 +267,7 @@ class RunModel:
         self.next_step = step
         self._account.undo(step)
 
-    def _interval(self) -> StepInterval:
+    def _interval(self, eval_s: float) -> StepInterval:
         between = self._between
         total = self.started.micro_batches if self.started is not None else 0
         return StepInterval(
@@ -278,6 +284,7 @@ class RunModel:
             stall_s=between.stall_s,
             has_joined=between.has_joined,
             coordinator_lost=between.coordinator_lost,
+            eval_s=eval_s,
         )
 
     # Incidents.

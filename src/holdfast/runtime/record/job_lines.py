@@ -19,6 +19,7 @@ from holdfast.control.report import Member
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport
 from holdfast.engine.group_keys import needed_groups
 from holdfast.observe.events import (
+    Evaluated,
     Event,
     PlanChanged,
     ProtectionChanged,
@@ -172,10 +173,21 @@ def step_events(event: StepCompleted, snapshot_step: int | None = None) -> list[
         copied_bytes=event.copied.num_bytes,
         copied_in_bubbles=event.copied.in_bubbles,
         copy_wait_s=event.copied.wait_s,
+        eval_loss=_finite(first.eval_loss) if first.eval_loss is not None else None,
+        eval_s=first.eval_s,
     )
-    if first.applied:
-        return [done]
-    return [done, StepSkipped(step=first.step, reason=describe_skipped(first))]
+    events: list[Event] = [done]
+    if first.eval_loss is not None:
+        before = (first.step, first.eval_loss, first.eval_tokens, first.eval_s)
+        events = [evaluated_event(*before), done]
+    if not first.applied:
+        events.append(StepSkipped(step=first.step, reason=describe_skipped(first)))
+    return events
+
+
+def evaluated_event(step: int, loss: float, tokens: int, seconds: float) -> Evaluated:
+    """`step`: how many are done in the state that was evaluated."""
+    return Evaluated(step=step, loss=_finite(loss), tokens=tokens, seconds=seconds)
 
 
 def lost_worker(member: Member, reason: str) -> WorkerLost:

@@ -17,6 +17,7 @@ from holdfast.control.report import Member
 from holdfast.observe.events import (
     CheckpointWritten,
     Decided,
+    Evaluated,
     Event,
     FaultInjected,
     PlanChanged,
@@ -36,7 +37,7 @@ from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, format_profile
 from holdfast.plan.text import format_plan
-from holdfast.runtime.record.job_lines import JobLines, lost_worker
+from holdfast.runtime.record.job_lines import JobLines, evaluated_event, lost_worker
 from holdfast.runtime.record.profile_merge import merge_profiles
 from holdfast.runtime.wire.messages import Finished, FromWorker, Measured, Struck
 
@@ -65,6 +66,7 @@ class RunLog:
         """Kinds of faults on purpose, under coordinators before this one."""
         changes = [e for e in told if isinstance(e, ProtectionChanged)]
         self._protection = (changes[-1].against, changes[-1].not_against) if changes else None
+        self._evaluated = {e.step for e in told if isinstance(e, Evaluated)}
         self._num_decisions = sum(isinstance(e, PlanConsidered) for e in told)
         self._plans: Mapping[int, Plan] = {}
         self._profiles: dict[tuple[int, str], Profile] = {}
@@ -96,12 +98,17 @@ class RunLog:
 
     def _is_news(self, event: Event) -> bool:
         """Each thing is told once: what the job is protected against (a coordinator that took over
-        finds out what the one before has told), and that checkpoints fail.
+        finds out what the one before has told), that checkpoints fail, and what a state's loss on
+        the validation set is.
         """
         match event:
             case ProtectionChanged(against=against, not_against=not_against):
                 before, self._protection = self._protection, (against, not_against)
                 return before != self._protection
+            case Evaluated(step=step):
+                has_told = step in self._evaluated
+                self._evaluated.add(step)
+                return not has_told
             case CheckpointWritten(error=error):
                 has_failed, self._is_failing = self._is_failing, bool(error)
                 return not (has_failed and error)
@@ -172,6 +179,9 @@ class RunLog:
                 self._profiles[epoch, member.name] = profile
             case Finished():
                 self.finished[member.name] = message
+                if (loss := message.eval_loss) is not None:
+                    last = (message.next_step, loss, message.eval_tokens, message.eval_s)
+                    self.tell([evaluated_event(*last)])
                 if message.final_error:
                     self.tell([Decided(reason=message.final_error, details={"of": member.name})])
             case Struck():

@@ -148,6 +148,10 @@ class Finished(Message, frozen=True, kw_only=True):
     final_bytes: int
     final_error: str = ""
     """Why they were not written, where they should have been."""
+    eval_loss: float | None = None
+    """Of the last state, where the job has a validation set."""
+    eval_tokens: int = 0
+    eval_s: float = 0.0
 
 
 class ProbeDone(Message, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ agent is gone, the worker ends at once.
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -167,7 +168,11 @@ class WorkerLink:
     def finished(self, next_step: int) -> None:
         trainer, assignment = self.trainer, self._assignment
         assert trainer is not None
-        self.send_measured(probe=next_step == assignment.config.job.steps)
+        is_end = next_step == assignment.config.job.steps
+        start = time.perf_counter()
+        evaluated = trainer.evaluate_last(next_step) if is_end else None
+        eval_s = time.perf_counter() - start
+        self.send_measured(probe=is_end)
         final_bytes, final_error = 0, ""
         if assignment.final_dir and trainer.slices:
             try:
@@ -186,6 +191,9 @@ class WorkerLink:
                 staging_bytes=trainer.staging_bytes,
                 final_bytes=final_bytes,
                 final_error=final_error,
+                eval_loss=evaluated[0] if evaluated is not None else None,
+                eval_tokens=evaluated[1] if evaluated is not None else 0,
+                eval_s=eval_s,
             )
         )
 
