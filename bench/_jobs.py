@@ -30,8 +30,8 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.plan.model_catalog import LlamaShape
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
-    DataSection,
     JobConfig,
     JobSection,
     ModelSection,

@@ -35,8 +35,8 @@ import msgspec
 
 from _common import Goal, finish, parse_args
 from holdfast.observe.events import Event, FaultInjected, PlanChanged, PlanConsidered, StepDone
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
-    DataSection,
     EmulateSection,
     JobConfig,
     JobSection,

@@ -20,8 +20,8 @@ import torch
 
 from _common import Goal, finish, parse_args
 from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
-    DataSection,
     JobConfig,
     JobSection,
     ModelSection,

@@ -32,8 +32,8 @@ from _ranks import run_ranks
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.observe.events import Event, StepDone
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
-    DataSection,
     JobConfig,
     JobSection,
     ModelSection,

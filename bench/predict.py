@@ -24,8 +24,8 @@ from holdfast.plan.build import deal_routes, regular_plan
 from holdfast.plan.plan import Hop, Plan, Schedule, whole_route
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.timeline import evaluate
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
-    DataSection,
     JobConfig,
     JobSection,
     ModelSection,

@@ -32,9 +32,9 @@ from holdfast.observe.events import Event, StepDone
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.emulation import emulation_of
 from holdfast.runtime.config.job_file import (
-    DataSection,
     EmulateSection,
     JobConfig,
     JobSection,

@@ -33,8 +33,8 @@ from holdfast.cli.plan_replay import replay_decision
 from holdfast.cli.simulate_live import RunComparison, compare_run, describe
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import Event, PlanConsidered, StepDone
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
-    DataSection,
     DetectSection,
     EmulateSection,
     JobConfig,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.engine.token_file import write_token_file
+from holdfast.data.token_file import write_token_file
 from holdfast.runtime.config.job_file import JobConfig
 
 JOB = "[job]\nsteps = 4\n"
@@ -63,6 +63,36 @@ def settings() -> list[tuple[str, str]]:
         "job.source_dir": "'no-folder' 'a.txt' 3",
         "data.factory": "'build' 'no_such_module:build' 'nothing.py:build' 3",
         "data.arguments": "{size=1} 3",
+        "data.format": "'csv' 3",
+        "data.field": "'body' 3",
+        "data.tokenizer": "'bytes' 3",
+        "data.end_token": "'</s>' 3",
+        "data.truncate": "'middle' 'begin'",
+        "data.sources": "[{weight=1}] [{path='no.jsonl'}] [{path='a.txt'}] 'a.txt' 3",
+        "data.prepared": "'store' 3",
+        "data.cache": "3 true",
+        "eval.every_steps": "-1 1.5 nan",
+        "eval.micro_batches": "-1 3.5 2",
+        **{
+            f"eval.{key}": f"{wrong} 3"
+            for key, wrong in {
+                "factory": "'build'",
+                "arguments": "{size=1}",
+                "kind": "'images'",
+                "path": "'a.txt'",
+                "format": "'csv'",
+                "field": "'body'",
+                "tokenizer": "'bytes'",
+                "end_token": "'</s>'",
+                "dtype": "'float3'",
+                "separator": "-1",
+                "truncate": "'middle'",
+                "sources": "[{weight=1}]",
+                "prepared": "'store'",
+            }.items()
+        },
+        "eval.seed": "-1 nan 1.5",
+        "job.allow_other_data": "'yes' 1",
         "data.dtype": "'float3' 'uint16'",
         "data.separator": "-1 0 nan",
         "data.seed": "-1 nan 1.5",

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.engine.token_file import write_token_file
+from holdfast.data.token_file import write_token_file
 from tidy.source_tree import ROOT
 
 JOB = """
@@ -74,7 +74,7 @@ def test_a_port_in_use(job_file, capsys, tmp_path):
 def test_a_token_file_that_is_too_short(job_file, capsys, tmp_path):
     write_token_file(tmp_path / "short.bin", np.arange(200, dtype=np.uint16))
     line = refusal([job_file, "--data.kind", "tokens", "--data.path", "short.bin"], capsys)
-    assert "short.bin has 200 tokens, one step needs 257" in line
+    assert "short.bin has 200 tokens, 6 rows; one step needs 8 (4 micro-batches" in line
 
 
 def test_a_script_and_a_file_that_is_not_there(job_file, capsys):

@@ -8,8 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.data import IGNORED, MicroBatch, SyntheticTask, TokenFile
-from holdfast.engine.token_file import MAGIC, write_token_file
+from holdfast.data.documents import BareTokens
+from holdfast.data.rows import Windows, check_enough
+from holdfast.data.token_file import MAGIC, open_token_file, write_token_file
+from holdfast.engine.data import IGNORED, MicroBatch, SyntheticTask
+from holdfast.engine.row_data import RowData
 from holdfast.errors import HoldfastError
 
 
@@ -104,8 +107,14 @@ def make(path, count=1000, highest=999):
     return tokens
 
 
-def opened(path, seq_len=8, rows=3, seed=1, num_micro_batches=2, **options):
-    return TokenFile(path, seq_len, rows, seed, num_micro_batches=num_micro_batches, **options)
+def opened(path, seq_len=8, rows=3, seed=1, num_micro_batches=2, vocab=None, **options):
+    windows = Windows(BareTokens(open_token_file(path, **options)), seq_len)
+    check_enough(windows, rows * num_micro_batches, f"one step needs {rows * num_micro_batches}")
+    return RowData([windows], seq_len, rows, seed, num_micro_batches=num_micro_batches, vocab=vocab)
+
+
+def windows_of(source, step, index):
+    return [row for _, row in source.rows_of(step, index)]
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".npy"])
@@ -117,7 +126,7 @@ def test_windows_are_read_as_they_were_written(folder, suffix, highest):
     batch = source.micro_batch(2, 1)
     assert tuple(batch.tokens.shape) == source.shape(2, 1) == (3, 8)
     assert batch.tokens.dtype is torch.int64
-    for row, window in enumerate(source.windows(2, 1)):
+    for row, window in enumerate(windows_of(source, 2, 1)):
         text = tokens[window * 8 : window * 8 + 9].tolist()
         assert batch.tokens[row].tolist() == text[:-1]
         assert batch.targets[row].tolist() == text[1:]
@@ -135,8 +144,7 @@ def test_bare_numbers_are_read_when_their_dtype_is_given(folder):
     path = folder / "bare.bin"
     np.arange(500, dtype="<u2").tofile(path)
     source = opened(path, dtype="uint16")
-    assert source.num_windows == 62
-    assert source.micro_batch(0, 0).tokens[0, 0] == source.windows(0, 0)[0] * 8
+    assert source.micro_batch(0, 0).tokens[0, 0] == windows_of(source, 0, 0)[0] * 8
 
 
 @settings(max_examples=30)
@@ -150,13 +158,12 @@ def test_every_window_comes_once_per_epoch(tmp_path_factory, windows, rows, micr
     path = tmp_path_factory.getbasetemp() / "epochs.bin"
     write_token_file(path, np.arange(windows * 4 + 3) % 9)
     source = opened(path, 4, rows, seed, micro_batches)
-    assert source.num_windows == windows
     num_steps = -(-2 * windows // (rows * micro_batches))
     order = [
         window
         for step in range(num_steps)
         for index in range(micro_batches)
-        for window in source.windows(step, index)
+        for window in windows_of(source, step, index)
     ]
     first, second = order[:windows], order[windows : 2 * windows]
     assert sorted(first) == sorted(second) == list(range(windows))
@@ -167,7 +174,7 @@ def test_every_window_comes_once_per_epoch(tmp_path_factory, windows, rows, micr
     ("write", "options", "message"),
     [
         (lambda p: None, {}, "there is no token file"),
-        (lambda p: make(p, 48), {}, r"has 48 tokens, one step needs 49 \(2 micro-batches x 3 rows"),
+        (lambda p: make(p, 48), {}, r"has 48 tokens, 5 rows; one step needs 6: lower data.rows"),
         (lambda p: p.write_bytes(b"abc"), {}, r"does not begin with HFTOKENS; .* dtype"),
         (lambda p: p.write_bytes(b"\0" * 64), {}, "does not begin with HFTOKENS"),
         (lambda p: p.write_bytes(b"abc"), {"dtype": "uint16"}, "3 bytes, no multiple of 2"),

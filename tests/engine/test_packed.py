@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.control.worker_reports import Planned
-from holdfast.engine.data import SyntheticTask, TokenFile
+from holdfast.data.documents import BareTokens
+from holdfast.data.rows import Windows
+from holdfast.data.token_file import open_token_file, write_token_file
+from holdfast.engine.data import SyntheticTask
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.packed import PackedTask, PackedTokens, split_row
+from holdfast.engine.packed import PackedTask
+from holdfast.engine.row_data import RowData
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.tensor_parallel import IGNORED
-from holdfast.engine.token_file import write_token_file
 from holdfast.engine.unit_module import Call, UnitPlacement, run_units
 from holdfast.errors import HoldfastError
 from holdfast.models.llama import build_unit, initial_state
@@ -70,8 +73,8 @@ def test_documents_of_a_token_file(tmp_path):
     path = tmp_path / "tokens.bin"
     rng = np.random.default_rng(0)
     write_token_file(path, rng.integers(0, 8, 400).astype(np.uint16))
-    tokens = TokenFile(path, 16, 2, SEED, num_micro_batches=2, vocab=SMALL.vocab)
-    data = PackedTokens(tokens, separator=7)
+    rows = Windows(BareTokens(open_token_file(path), separator=7), 16, packed=True)
+    data = RowData([rows], 16, 2, SEED, num_micro_batches=2, vocab=SMALL.vocab, packed=True)
     for index in range(2):
         batch = data.micro_batch(0, index)
         for row, lengths in enumerate(data.documents(0, index)):
@@ -80,12 +83,10 @@ def test_documents_of_a_token_file(tmp_path):
             assert all(batch.tokens[row, end - 1] == 7 for end in ends[:-1])
             inside = [at for at in range(15) if at + 1 not in ends]
             assert all(batch.tokens[row, at] != 7 for at in inside)
+            for end in ends:
+                is_end = batch.tokens[row, end - 1] == 7
+                assert (batch.targets[row, end - 1] == IGNORED) == is_end
         assert data.workload(0, index).tokens == 32
-
-
-def test_rows_without_a_separator_are_one_document():
-    assert split_row([1, 2, 3], 9) == (3,)
-    assert split_row([9, 2, 9], 9) == (1, 2)
 
 
 def test_a_shortest_document_that_does_not_fit():

@@ -10,17 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from holdfast.data.by_number import Stream, stream, word
 from holdfast.engine.random import (
     LEVELS,
     Numbers,
-    Permutation,
-    Stream,
     dropout,
     fields,
     fill_bell,
     kept_levels,
-    stream,
-    word,
     words,
 )
 from holdfast.errors import HoldfastError, InternalError
@@ -110,7 +107,7 @@ def test_integers_of_any_kind_name_the_same_stream():
 @pytest.mark.slow
 def test_the_hash_seed_does_not_matter():
     code = (
-        "from holdfast.engine.random import Numbers, word;"
+        "from holdfast.data.by_number import word; from holdfast.engine.random import Numbers;"
         "print(word(Numbers(1, 2, 3).dropout('block.0', 'mlp'), 4))"
     )
     expected = word(Numbers(1, 2, 3).dropout("block.0", "mlp"), 4)
@@ -269,38 +266,3 @@ def test_impossible_dropout_is_refused(probability):
 
 def test_dropout_close_to_one_keeps_something():
     assert kept_levels(1 - 1e-9) == 1
-
-
-@pytest.mark.slow
-@given(st.integers(1, 2000), st.integers(0, 1 << 40))
-def test_a_permutation_takes_every_place_once(size, seed):
-    permutation = Permutation(size, stream(seed, "p"))
-    assert sorted(permutation(place) for place in range(size)) == list(range(size))
-
-
-def test_a_permutation_of_many_is_spread_out():
-    permutation = Permutation(10**12, stream(1, "p"))
-    places = [permutation(place) for place in range(4000)]
-    assert len(set(places)) == 4000
-    assert stats.kstest([place / 10**12 for place in places], "uniform").pvalue > 1e-4
-
-
-def test_permutations_of_other_streams_differ():
-    first, second = (Permutation(100, stream(seed, "p")) for seed in (1, 2))
-    assert [first(i) for i in range(100)] != [second(i) for i in range(100)]
-
-
-def test_every_order_of_three_comes_up():
-    orders = {}
-    for seed in range(600):
-        permutation = Permutation(3, stream(seed, "p"))
-        order = tuple(permutation(place) for place in range(3))
-        orders[order] = orders.get(order, 0) + 1
-    assert len(orders) == 6
-    assert stats.chisquare(list(orders.values())).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("place", [-1, 5])
-def test_a_place_outside_is_a_bug(place):
-    with pytest.raises(InternalError, match=f"place {place} is not in a shuffle of 5"):
-        Permutation(5, stream(0))(place)

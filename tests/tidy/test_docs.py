@@ -95,7 +95,10 @@ def run_all(text: str, folder: Path) -> list[str]:
         launcher = binaries / name
         launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         launcher.chmod(0o755)
-    environment = os.environ | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(folder / ".cache"),
+    }
     return [line for block in blocks(text) for line in _run_block(block, folder, environment)]
 
 

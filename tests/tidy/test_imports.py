@@ -88,26 +88,33 @@ DIRECTIONS = {
         "the same code at 100,000 devices: no engine, no processes, no torch",
     ),
     "snapshot": direction("plan", None, "usable alone in any training loop"),
+    "data": direction(
+        "",
+        "numpy msgspec xxhash",
+        "sources, preparation and order of rows, apart from torch; what reads a format is imported "
+        "by name where it is met",
+    ),
     "engine": direction(
-        "plan schedule control detect snapshot observe",
+        "plan schedule control detect snapshot observe data",
         None,
         "it runs a plan and knows no processes or models",
     ),
     "models": direction(
-        "plan engine", None, "a model is a list of units made from the engine's parts"
+        "plan data engine", None, "a model is a list of units made from the engine's parts"
     ),
     "runtime": direction(
-        "plan schedule control snapshot engine observe models",
+        "plan schedule control snapshot data engine observe models",
         None,
         "it moves messages, time and files; the planner and the detector are asked by control",
     ),
     "api": direction(
-        "plan control engine observe models runtime",
+        "plan control data engine observe models runtime",
         None,
         "the command line's work for Python programs: what it runs is the runtime's",
     ),
     "cli": direction(
-        "plan schedule planner control detect snapshot advisor engine observe models runtime sim",
+        "plan schedule planner control detect snapshot advisor data engine observe models runtime "
+        "sim",
         None,
         "nothing imports it",
     ),

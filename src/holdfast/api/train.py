@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from holdfast.data.progress_lines import ProgressLines
 from holdfast.engine.import_path import is_loading, path_of
 from holdfast.errors import HoldfastError
 from holdfast.observe.callbacks.callback import Callback, Handler
@@ -58,7 +59,8 @@ def train(
     config = choose_run_dir(make_config(job, model=model, data=data, optimizer=optimizer))
     if (report := finished_report(config)) is not None:
         return report
-    prepared = prepare_job(config)
+    progress = ProgressLines(show) if show is not None else None
+    prepared = prepare_job(config, on_progress=progress)
     source_dir = config.job.source_dir
     watching = [
         *callbacks_of(config),

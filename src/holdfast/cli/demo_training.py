@@ -23,9 +23,9 @@ from holdfast.observe.fitting_table import FittingTable
 from holdfast.observe.quantities import count, format_seconds
 from holdfast.observe.report import RunReport
 from holdfast.observe.report_text import describe_outcome, report_lines
+from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.emulation import emulation_of
 from holdfast.runtime.config.job_file import (
-    DataSection,
     DetectSection,
     EmulateSection,
     JobConfig,

@@ -26,6 +26,7 @@ from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from holdfast import __version__
 from holdfast.cli.clean import clean
+from holdfast.cli.data import app as data_app
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.export import export
@@ -63,6 +64,7 @@ def build_app() -> App:
     app.command(init)
     app.command(doctor)
     app.command(plan_app)
+    app.command(data_app)
     app.command(simulate)
     app.command(fuzz)
     app.command(run_command, name="run")

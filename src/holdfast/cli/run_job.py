@@ -14,6 +14,7 @@ from holdfast.cli.plan_show import make_console, print_json
 from holdfast.cli.run_logs import LogWatcher
 from holdfast.cli.run_view import serve_beside
 from holdfast.cli.view_run import page_url
+from holdfast.data.progress_lines import ProgressLines
 from holdfast.errors import HoldfastError
 from holdfast.observe.callbacks.callback_thread import CallbackThread
 from holdfast.observe.callbacks.worker_errors import WorkerErrors
@@ -29,6 +30,7 @@ from holdfast.plan.plan import Plan
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.settings import EXIT_USAGE, read_config
 from holdfast.runtime.launch.check_settings import check_start
+from holdfast.runtime.launch.data_summary import data_lines, summarise_data
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.launch.resources import provide_for
@@ -54,7 +56,7 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
     if shown.quiet and shown.verbose:
         raise HoldfastError("--quiet and --verbose exclude each other", exit_code=EXIT_USAGE)
     if dry_run:
-        job = prepare_job(choose_run_dir(_read(file, settings)))
+        job = prepare_job(choose_run_dir(_read(file, settings)), tokenise=False)
         callbacks_of(job.config)
         _show(job, as_json=shown.as_json)
         return 0
@@ -65,7 +67,9 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
         if (report := finished_report(config)) is not None:
             _show_finished(report, shown)
             return 0
-        job = prepare_job(config)
+        is_silent = shown.quiet or shown.as_json
+        progress = None if is_silent else ProgressLines(lambda line: show_on_stderr([line]))
+        job = prepare_job(config, on_progress=progress)
         callbacks = callbacks_of(job.config)
         check_start(job.config, os.environ)
         provide_for(job)  # a strict job is refused here, with nothing written
@@ -229,6 +233,8 @@ def _show(job: Job, *, as_json: bool) -> None:
         f"{describe_micro_batches(job.plans[0].plan).partition(' a step')[0]} "
         f"({data.rows} x {data.seq_len} tokens each), {count(len(job.workers), 'worker')}"
     )
+    for line in data_lines(job, summarise_data(job)):
+        print(line)
     for number, planned in enumerate(job.plans):
         plan = planned.plan
         print(

@@ -1,20 +1,18 @@
 """Data by number: a micro-batch is a function of (step, index), for any worker, however often.
 
-`SyntheticTask` makes a language-like task from nothing; `TokenFile` reads windows of a
-memory-mapped file of tokens in a shuffled order that needs no table.
+`SyntheticTask` makes a language-like task from nothing; files are read by `RowData`, a dataset of
+the user's own by `MapData`.
 """
 
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.data.by_number import stream, word
 from holdfast.detect.facts import Workload, workload_of
-from holdfast.engine.random import Permutation, stream, word, words
+from holdfast.engine.random import words
 from holdfast.engine.tensor_parallel import IGNORED
-from holdfast.engine.token_file import open_tokens
 from holdfast.errors import HoldfastError
 
 Documents = tuple[tuple[int, ...], ...]
@@ -116,70 +114,6 @@ class SyntheticTask:
 
 def _shuffle(size: int, seed: int, label: str) -> Tensor:
     return words(stream(seed, label), torch.arange(size)).argsort(stable=True)
-
-
-class TokenFile:
-    """Windows of a token file. Every window comes once before any comes again.
-
-    The file is cut into windows of `seq_len` tokens, each read with the token after it. Rows are
-    numbered through steps and micro-batches, so the number of micro-batches of a step has to
-    stay the same for the whole run; an epoch may end in the middle of a micro-batch.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        seq_len: int,
-        rows: int,
-        seed: int,
-        *,
-        num_micro_batches: int,
-        vocab: int | None = None,
-        dtype: str | None = None,
-    ) -> None:
-        _check_positive(seq_len=seq_len, rows=rows, num_micro_batches=num_micro_batches)
-        self.path = Path(path)
-        self.seq_len = seq_len
-        self.rows = rows
-        self.seed = seed
-        self.num_micro_batches = num_micro_batches
-        self.vocab = vocab
-        self._tokens = open_tokens(
-            self.path, dtype, rows=rows, seq_len=seq_len, num_micro_batches=num_micro_batches
-        )
-
-    @property
-    def num_windows(self) -> int:
-        return (len(self._tokens) - 1) // self.seq_len
-
-    def shape(self, step: int, index: int) -> tuple[int, int]:
-        return self.rows, self.seq_len
-
-    def workload(self, step: int, index: int) -> Workload:
-        return workload_of([self.seq_len] * self.rows)
-
-    def documents(self, step: int, index: int) -> None:
-        return None
-
-    def windows(self, step: int, index: int) -> list[int]:
-        """Which windows the rows of a micro-batch are."""
-        first = (step * self.num_micro_batches + index) * self.rows
-        return [self._window(number) for number in range(first, first + self.rows)]
-
-    def _window(self, number: int) -> int:
-        epoch, place = divmod(number, self.num_windows)
-        return Permutation(self.num_windows, stream(self.seed, "windows", epoch))(place)
-
-    def micro_batch(self, step: int, index: int) -> MicroBatch:
-        starts = [window * self.seq_len for window in self.windows(step, index)]
-        rows = np.stack([self._tokens[at : at + self.seq_len + 1] for at in starts])
-        text = torch.from_numpy(rows.astype(np.int64))
-        if self.vocab is not None and int(text.max()) >= self.vocab:
-            raise HoldfastError(
-                f"{self.path} has token {int(text.max())}, the model's vocabulary ends at "
-                f"{self.vocab - 1}"
-            )
-        return MicroBatch(text[:, :-1].contiguous(), text[:, 1:].contiguous())
 
 
 def _check_positive(**values: int) -> None:

@@ -20,10 +20,10 @@ from math import inf
 
 import torch
 
+from holdfast.data.by_number import stream, word
 from holdfast.engine.data import DataSource
 from holdfast.engine.emulation import Emulation, LinkSpeeds
 from holdfast.engine.measure import Pace
-from holdfast.engine.random import stream, word
 from holdfast.engine.tensor_parallel import TensorGroup
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan

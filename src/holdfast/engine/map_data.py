@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.data.by_number import Permutation, stream
 from holdfast.detect.facts import Workload, workload_of
 from holdfast.engine.data import MicroBatch
-from holdfast.engine.random import Permutation, stream
 from holdfast.engine.tensor_parallel import IGNORED
 from holdfast.errors import HoldfastError
 

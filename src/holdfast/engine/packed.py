@@ -4,19 +4,18 @@ Attention looks only inside a document and positions begin anew with each; what 
 token of a document is another one's, so it is no target. A row costs as much as the squares of its
 documents' lengths say, which makes some micro-batches heavy and others light.
 
-Lengths are drawn from a distribution with a heavy tail, or are those of a token file whose
-documents end with a separator.
+Here lengths are drawn from a distribution with a heavy tail; those of files come with their rows
+(`data/rows.py`).
 """
 
-from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from holdfast.data.by_number import stream, word
 from holdfast.detect.facts import Workload, workload_of
-from holdfast.engine.data import Documents, MicroBatch, SyntheticTask, TokenFile
-from holdfast.engine.random import stream, word
+from holdfast.engine.data import Documents, MicroBatch, SyntheticTask
 from holdfast.engine.tensor_parallel import IGNORED
 from holdfast.errors import HoldfastError
 
@@ -60,37 +59,6 @@ class PackedTask:
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
         return without_ends(self._task.micro_batch(step, index), self.documents(step, index))
-
-
-class PackedTokens:
-    """(DataSource) Windows of a token file, cut where a document ends: behind every separator."""
-
-    def __init__(self, tokens: TokenFile, separator: int) -> None:
-        self._tokens, self._separator = tokens, separator
-
-    def shape(self, step: int, index: int) -> tuple[int, int]:
-        return self._tokens.shape(step, index)
-
-    def documents(self, step: int, index: int) -> Documents:
-        return self._cut(self._tokens.micro_batch(step, index))
-
-    def _cut(self, batch: MicroBatch) -> Documents:
-        return tuple(split_row(row, self._separator) for row in batch.tokens.tolist())
-
-    def workload(self, step: int, index: int) -> Workload:
-        return _workload(self.documents(step, index))
-
-    def micro_batch(self, step: int, index: int) -> MicroBatch:
-        batch = self._tokens.micro_batch(step, index)
-        return without_ends(batch, self._cut(batch))
-
-
-def split_row(tokens: Sequence[int], separator: int) -> tuple[int, ...]:
-    """Lengths of the documents in a row; the separator is the last token of its document."""
-    ends = [at + 1 for at, token in enumerate(tokens) if token == separator]
-    if not ends or ends[-1] != len(tokens):
-        ends.append(len(tokens))
-    return tuple(b - a for a, b in zip([0, *ends], ends, strict=False))
 
 
 def without_ends(batch: MicroBatch, documents: Documents) -> MicroBatch:

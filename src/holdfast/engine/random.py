@@ -4,18 +4,12 @@ A *stream* is named by a seed and labels (`"dropout", step, micro-batch, unit, s
 n-th word of a stream is a hash of the stream's key and n. So any worker of any plan can compute
 any part of a random tensor, again and again, with the same result: a lost micro-batch gets the
 same dropout mask on the worker that computes it again, and a worker that holds a third of a matrix
-gets exactly that third of the initial values.
-
-    key    two 64-bit numbers, BLAKE2b of the seed and the labels
-    word   SplitMix64's output function on (first key + n * odd constant), with the second key
-    mixed
-           in between, so that two streams are not one sequence at two offsets
+gets exactly that third of the initial values (`data/by_number.py`).
 
 Only integer operations are used, which wrap alike everywhere: CPU and CUDA agree bit for bit.
 Floats appear in the last step alone, as one correctly rounded product of exact integers.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,15 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.data.by_number import (
+    FIRST_FACTOR,
+    SECOND_FACTOR,
+    STEP,
+    WORD,
+    Stream,
+    stream,
+)
 from holdfast.errors import HoldfastError, invariant
 from holdfast.plan.units import Box
 
 Device = torch.device | str | None
-
-_WORD = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15
-_FIRST_FACTOR = 0xBF58476D1CE4E5B9
-_SECOND_FACTOR = 0x94D049BB133111EB
 
 _FIELDS = 4
 """16-bit fields in a word. Read through `Tensor.view`, so lowest first (little-endian devices).
@@ -50,28 +47,6 @@ _CHUNK_ELEMENTS = 1 << 18
 
 _CHUNK_ELEMENTS_DEVICE = 1 << 24
 """Values made at a time elsewhere: enough work per kernel, 128 MiB per temporary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """An endless sequence of 64-bit words that can be read at any place."""
-
-    first: int
-    second: int
-
-
-def stream(seed: int, *labels: int | str) -> Stream:
-    """The stream of this name. Labels of different kinds or lengths never run into each other."""
-    text = "".join(_label(label) for label in (seed, *labels))
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    return Stream(int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"))
-
-
-def _label(label: int | str) -> str:
-    if isinstance(label, str):
-        return f"s{len(label)}:{label};"
-    # int() also takes the integers of numpy, which would print differently.
-    return f"i{int(label)};"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +76,19 @@ def torch_seeded(source: Stream, device: torch.device) -> Iterator[None]:
         yield
 
 
-def word(source: Stream, number: int) -> int:
-    """The `number`-th word, as a Python integer: `words` for a single one."""
-    z = (source.first + number * _STEP) & _WORD
-    z = ((z ^ (z >> 30)) * _FIRST_FACTOR) & _WORD
-    z ^= source.second
-    z = ((z ^ (z >> 27)) * _SECOND_FACTOR) & _WORD
-    return z ^ (z >> 31)
-
-
 def words(source: Stream, numbers: Tensor) -> Tensor:
     """The words at `numbers` (int64, overwritten); a word's highest bit is the sign."""
     invariant(numbers.dtype is torch.int64, f"word numbers are {numbers.dtype}, not int64")
-    z = numbers.mul_(_signed(_STEP)).add_(_signed(source.first))
-    z.bitwise_xor_(_shifted(z, 30)).mul_(_signed(_FIRST_FACTOR))
+    z = numbers.mul_(_signed(STEP)).add_(_signed(source.first))
+    z.bitwise_xor_(_shifted(z, 30)).mul_(_signed(FIRST_FACTOR))
     z.bitwise_xor_(_signed(source.second))
-    z.bitwise_xor_(_shifted(z, 27)).mul_(_signed(_SECOND_FACTOR))
+    z.bitwise_xor_(_shifted(z, 27)).mul_(_signed(SECOND_FACTOR))
     return z.bitwise_xor_(_shifted(z, 31))
 
 
 def _signed(value: int) -> int:
     """The int64 with the same bits."""
-    value &= _WORD
+    value &= WORD
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -261,33 +227,3 @@ def dropout(
     whole = tuple(x.shape) if shape is None else shape
     kept = fields(source, whole, box, x.device) < levels - LEVELS // 2
     return _dropout(x, kept, LEVELS / levels)
-
-
-@dataclass(frozen=True, slots=True)
-class Permutation:
-    """A shuffle of 0 .. size - 1 without a table: a Feistel network, walked until inside the
-    range.
-
-    The network permutes a power of four, less than four times `size`, so a walk is four turns
-    long on average at most.
-    """
-
-    size: int
-    source: Stream
-
-    _ROUNDS = 6
-
-    def __call__(self, index: int) -> int:
-        invariant(0 <= index < self.size, f"place {index} is not in a shuffle of {self.size}")
-        bits = max(1, ((self.size - 1).bit_length() + 1) // 2)
-        index = self._turn(index, bits)
-        while index >= self.size:
-            index = self._turn(index, bits)
-        return index
-
-    def _turn(self, value: int, bits: int) -> int:
-        mask = (1 << bits) - 1
-        left, right = value >> bits, value & mask
-        for number in range(self._ROUNDS):
-            left, right = right, left ^ (word(self.source, right * self._ROUNDS + number) & mask)
-        return left << bits | right

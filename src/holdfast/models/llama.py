@@ -24,8 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.data.by_number import stream
 from holdfast.engine.data import Documents
-from holdfast.engine.random import Device, check_probability, dropout, fill_bell, stream
+from holdfast.engine.random import Device, check_probability, dropout, fill_bell
 from holdfast.engine.tensor_parallel import (
     copy_to,
     reduce_from,

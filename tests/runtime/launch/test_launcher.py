@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from holdfast.cli.main import main
+from holdfast.data.token_file import write_token_file
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import (
     Decided,

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 from holdfast.control.worker_reports import Planned
-from holdfast.engine.data import SyntheticTask, TokenFile
+from holdfast.data.token_file import write_token_file
+from holdfast.engine.data import SyntheticTask
 from holdfast.engine.optimizer_config import OptimizerConfig, TensorGroupRule
-from holdfast.engine.token_file import write_token_file
+from holdfast.engine.row_data import RowData
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import StateBytes
@@ -120,8 +121,11 @@ def test_costs_in_a_plan_file_are_not_asked(tmp_path):
         ({"model": ModelSection(dim=60)}, ["dim 60 is not a multiple of 8 heads"]),
         ({"model": ModelSection(preset="llama-8b")}, ["'llama-8b' is unknown", "llama-7b"]),
         ({"data": DataSection(kind="tokens")}, ["data.path"]),
-        ({"data": DataSection(kind="tokens", path="no.bin")}, ["no token file no.bin"]),
-        ({"data": DataSection(path="x.bin")}, ["data.path = 'x.bin'", "'synthetic'"]),
+        (
+            {"data": DataSection(kind="tokens", path="no.bin")},
+            ["[data] path = 'no.bin'", "no such file"],
+        ),
+        ({"data": DataSection(path="x.bin")}, ["[data] path = 'x.bin'", "no such file"]),
         ({"data": DataSection(shortest=50)}, ["data.shortest = 50", "data.seq_len = 32"]),
         (
             {"data": DataSection(kind="tokens", path="x.bin", shortest=3)},
@@ -232,7 +236,7 @@ def test_a_token_file_that_is_too_short(tmp_path):
     write_token_file(path, np.arange(100, dtype=np.uint16))
     data = DataSection(kind="tokens", path=str(path), micro_batches=2)
     line = refusal(config(data=data))
-    assert f"{path} has 100 tokens, one step needs 129" in line
+    assert f"{path} has 100 tokens, 3 rows; one step needs 4 (2 micro-batches x 2 rows" in line
 
 
 def test_data(tmp_path):
@@ -243,7 +247,7 @@ def test_data(tmp_path):
     np.arange(1000, dtype=np.uint16).tofile(path)
     data = DataSection(kind="tokens", path=str(path), dtype="uint16")
     source = make_data(config(data=data), 2)
-    assert isinstance(source, TokenFile)
+    assert isinstance(source, RowData)
     assert (source.seed, source.vocab, source.num_micro_batches) == (0, 256, 2)
 
 

@@ -2,7 +2,8 @@
 
     [job]        steps, seed, number format, where to run, where to write
     [model]      a preset, or sizes that replace those of the preset; or a model of the user's
-    [data]       the synthetic task or a token file, and the size of a step
+    [data]       the synthetic task, or files of text or tokens; and the size of a step
+    [eval]       a validation set, and how often it is evaluated
     [parallel]   degrees of a regular plan, or `plan = "a.toml"`
     [optimizer]  which one, its learning rate, groups of tensors, the schedule
     [precision]  what is computed, reduced and kept in which number format
@@ -36,28 +37,21 @@ from holdfast.errors import HoldfastError
 from holdfast.models.presets import LlamaOptions, RopeScaling, preset_options
 from holdfast.plan.model_catalog import LlamaShape, llama_shape
 from holdfast.plan.plan import Reshard
+from holdfast.runtime.config.data_sections import DataSection, EvalSection
+from holdfast.runtime.config.section_types import (
+    Count,
+    Degree,
+    Fraction,
+    Milliseconds,
+    Natural,
+    Section,
+    Seed,
+    Size,
+    default_of,
+)
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.signals import SignalAction, SignalName
 from holdfast.snapshot.arena_plan import CopyPlacement, SnapshotMode
-
-# Every number has its range; the upper ends are far beyond what makes sense, so that a slip of the
-# keyboard is refused before it is a size of memory. What 0 means is said where 0 is allowed.
-Count = Annotated[int, Meta(ge=1, le=10**9)]
-Natural = Annotated[int, Meta(ge=0, le=10**9)]
-Degree = Annotated[int, Meta(ge=1, le=100_000)]
-Size = Annotated[int, Meta(ge=1, le=10**7)]
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
-
-
-def default_of(settings: type[msgspec.Struct], name: str) -> Any:
-    """What a setting is where the job file does not say it: what the part that uses it says."""
-    return {field.name: field.default for field in msgspec.structs.fields(settings)}[name]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One table of the job file."""
 
 
 class JobSection(Section, frozen=True, kw_only=True):
@@ -95,6 +89,8 @@ class JobSection(Section, frozen=True, kw_only=True):
     """The run directory of an earlier run: begin with one of its checkpoints. auto: go on in the
     newest directory of a job of this name that is not finished.
     """
+    allow_other_data: bool = False
+    """Go on from an earlier run with another [data] than it had, which is refused otherwise."""
     signals: dict[SignalName, SignalAction] = {}
     """What signals mean where they do not mean their default: stop, stop_now, checkpoint, stacks or
     ignore.
@@ -201,39 +197,6 @@ class ModelSection(Section, frozen=True, kw_only=True):
 
 
 _LLAMA_KEYS = (*LlamaShape.__struct_fields__, "dropout", "rope_theta", "rope_factor", "norm_eps")
-
-
-class DataSection(Section, frozen=True, kw_only=True):
-    factory: str = ""
-    """Instead of a kind: the import path of what makes a dataset of the user's own, with a length
-    and sequences of tokens by number.
-    """
-    arguments: dict[str, Any] = {}
-    """What the factory is called with."""
-    kind: Literal["synthetic", "tokens", "packed"] = "synthetic"
-    """packed: rows are filled with documents, inside which attention looks. Their lengths are those
-    of a token file with a separator, or drawn.
-    """
-    path: str = ""
-    """The token file."""
-    dtype: Literal["", "uint16", "uint32"] = ""
-    """Of a token file of bare numbers."""
-    seq_len: Size = 32
-    """Tokens in a sequence."""
-    rows: Degree = 2
-    """Sequences in a micro-batch."""
-    micro_batches: Annotated[int, Meta(ge=0, le=65_536)] = 0
-    """Of one step, over all replicas; 0 = as many as the first plan has."""
-    shortest: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    """Lengths vary from here to seq_len; 0 = all are seq_len, and of packed documents from 4 on."""
-    separator: Annotated[int, Meta(ge=0, le=10**7)] | None = None
-    """Packed documents of a token file: the token that ends one."""
-    seed: Seed | None = None
-    """Empty = the job's."""
-
-    def __post_init__(self) -> None:
-        if self.arguments and not self.factory:
-            raise HoldfastError(f"arguments = {self.arguments} are for a factory, there is none")
 
 
 class ParallelSection(Section, frozen=True, kw_only=True):
@@ -493,6 +456,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     job: JobSection
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
+    eval: EvalSection = EvalSection()
     parallel: ParallelSection = ParallelSection()
     optimizer: OptimizerConfig = OptimizerConfig()
     precision: PrecisionSection = PrecisionSection()
@@ -510,6 +474,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "job": JobSection,
     "model": ModelSection,
     "data": DataSection,
+    "eval": EvalSection,
     "parallel": ParallelSection,
     "optimizer": OptimizerConfig,
     "precision": PrecisionSection,

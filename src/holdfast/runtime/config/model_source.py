@@ -12,6 +12,7 @@ from holdfast.engine.import_path import call_factory, load_object
 from holdfast.errors import HoldfastError
 from holdfast.plan.model_catalog import llama_units
 from holdfast.plan.units import Unit
+from holdfast.runtime.config.data_sections import DataKeys
 from holdfast.runtime.config.job_file import JobConfig, ModelSection
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ def model_vocab(config: JobConfig) -> int:
     return foreign_model(config).vocab if config.model.is_foreign else config.model.shape().vocab
 
 
-def own_dataset(config: JobConfig) -> Any:
-    """What the user's factory of data makes."""
-    factory = load_object(config.data.factory, config.job.source_dir, "data.factory")
-    return call_factory(factory, config.data.arguments, f"data.factory = {config.data.factory!r}")
+def own_dataset(config: JobConfig, section: str = "data") -> Any:
+    """What the user's factory of data makes; `section`: data or eval."""
+    keys: DataKeys = getattr(config, section)
+    factory = load_object(keys.factory, config.job.source_dir, f"{section}.factory")
+    return call_factory(factory, keys.arguments, f"{section}.factory = {keys.factory!r}")
 
 
 def preload_modules(config: JobConfig) -> tuple[str, ...]:

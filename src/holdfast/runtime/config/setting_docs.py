@@ -13,11 +13,13 @@ import msgspec
 from msgspec import NODEFAULT, Meta
 
 from holdfast.engine.optimizer_config import TensorGroupRule
+from holdfast.runtime.config.data_sections import SourceSection
 from holdfast.runtime.config.job_file import ALIASES, SECTIONS
 from holdfast.runtime.faults.kinds import Fault
 
 LISTS: dict[str, type[msgspec.Struct]] = {
     "optimizer.param_groups": TensorGroupRule,
+    "data.sources": SourceSection,
     "faults": Fault,
 }
 """Tables of which a job file may have several; those of [[change]] are those of [parallel]."""

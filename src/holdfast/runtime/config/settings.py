@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 import msgspec
 
+from holdfast.data.tokenizer import BYTES
 from holdfast.engine.import_path import anchored
 from holdfast.errors import HoldfastError
 from holdfast.runtime.config.job_file import (
@@ -34,6 +35,10 @@ PREFIX = "HOLDFAST_"
 PATHS = {
     ("parallel", "plan"),
     ("data", "path"),
+    ("data", "tokenizer"),
+    ("data", "cache"),
+    ("eval", "path"),
+    ("eval", "tokenizer"),
     ("job", "tls_cert"),
     ("job", "tls_key"),
     ("job", "resume"),
@@ -144,10 +149,25 @@ def _file_section(
                 f"{path}: {title} {first} = {table[first]!r} and {key} = {value!r} are the same "
                 f"key; leave one out"
             )
-        if (section, ours) in PATHS and isinstance(value, str) and value not in ("", AUTO):
-            value = str(path.parent / value)
+        if (section, ours) in PATHS:
+            value = _beside(path, value)
+        elif section in ("data", "eval") and ours == "sources" and isinstance(value, list):
+            value = [_source_beside(path, source) for source in value]
         given[ours] = Given(value, str(path))
     return given
+
+
+def _beside(path: Path, value: Any) -> Any:
+    """A path that a job file names is relative to it."""
+    is_path = isinstance(value, str) and value not in ("", AUTO, BYTES)
+    return str(path.parent / value) if is_path else value
+
+
+def _source_beside(path: Path, source: Any) -> Any:
+    if not isinstance(source, dict):
+        return source
+    paths = {key: _beside(path, source[key]) for key in ("path", "tokenizer") if key in source}
+    return {**source, **paths}
 
 
 def _read_changes(
@@ -244,7 +264,14 @@ def split_flags(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield flag, None
 
 
-SHORT = {"plan": "parallel", "port": "job", "host": "job"}
+SHORT = {
+    "plan": "parallel",
+    "port": "job",
+    "host": "job",
+    "micro_batches": "data",
+    **dict.fromkeys(("kind", "path", "format", "field", "tokenizer", "separator"), "data"),
+    **dict.fromkeys(("end_token", "truncate"), "data"),
+}
 """Keys of several sections: which one a flag without a section means."""
 
 

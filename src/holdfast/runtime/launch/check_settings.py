@@ -6,11 +6,19 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.engine.token_file import open_tokens
+from holdfast.data.rows import check_enough
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import DEFAULT_PARENT, check_writable
+from holdfast.runtime.config.data_sections import DataKeys, EvalSection
+from holdfast.runtime.config.data_source import (
+    check_sources,
+    data_keys,
+    data_sections,
+    given_sources,
+    open_rows,
+)
 from holdfast.runtime.config.emulation import emulation_of
-from holdfast.runtime.config.job_file import DataSection, JobConfig
+from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.launch.run_lock import check_free
 from holdfast.runtime.launch.store import bind
 from holdfast.runtime.wire.connection import server_tls
@@ -169,63 +177,96 @@ def check_start(config: JobConfig, environment: Mapping[str, str]) -> None:
 
 
 def check_data(config: JobConfig, num_micro_batches: int) -> None:
-    data = config.data
-    if data.factory:
-        _check_own_data(config, num_micro_batches)
-        return
-    _check_kind(data)
-    if data.shortest > data.seq_len:
+    """What is wrong with [data] and [eval] as they are; nothing is prepared."""
+    _check_eval(config)
+    for section in data_sections(config):
+        keys = data_keys(config, section)
+        if keys.factory:
+            _check_own_data(config, section, num_micro_batches)
+            continue
+        _check_kind(keys, config.data.shortest, config.data.seq_len, section)
+        check_sources(config, section)
+
+
+def check_rows(config: JobConfig, num_micro_batches: int) -> None:
+    """Every source that is ready has rows enough for a step, or an evaluation."""
+    for section in data_sections(config):
+        keys = data_keys(config, section)
+        is_ready = len(keys.prepared) == len(given_sources(keys))
+        if not (keys.has_files and is_ready) or keys.factory:
+            continue
+        per_step = num_micro_batches
+        if section == "eval":
+            per_step = config.eval.micro_batches or num_micro_batches
+        what = "one step needs" if section == "data" else "one evaluation needs"
+        for source in open_rows(config, section):
+            check_enough(
+                source,
+                config.data.rows * per_step,
+                f"{what} {config.data.rows * per_step} ({per_step} micro-batches x "
+                f"{config.data.rows} rows x {config.data.seq_len} tokens)",
+            )
+
+
+def _check_eval(config: JobConfig) -> None:
+    section = config.eval
+    has_own = section.has_files or bool(section.factory)
+    if section.every_steps and not has_own and (config.data.has_files or config.data.factory):
         raise HoldfastError(
-            f"data.shortest = {data.shortest} is above data.seq_len = {data.seq_len}"
+            f"eval.every_steps = {section.every_steps} needs a validation set: eval.path, "
+            f"eval.sources or eval.factory; data is {config.data.path or 'another source'!r}"
         )
-    if data.path:
-        open_tokens(
-            Path(data.path),
-            data.dtype or None,
-            rows=data.rows,
-            seq_len=data.seq_len,
-            num_micro_batches=num_micro_batches,
+    if not section.every_steps and section != EvalSection():
+        raise HoldfastError(
+            "[eval] has a source or micro-batches, and eval.every_steps = 0: say how often it is "
+            "evaluated"
         )
 
 
-def _check_own_data(config: JobConfig, num_micro_batches: int) -> None:
-    data = config.data
-    for key in ("path", "separator", "shortest"):
-        if getattr(data, key):
+def _check_own_data(config: JobConfig, section: str, num_micro_batches: int) -> None:
+    keys = data_keys(config, section)
+    own = getattr(config, section)
+    for key in ("path", "sources", "separator", "shortest", "tokenizer", "format"):
+        if getattr(own, key, None):
             raise HoldfastError(
-                f"data.factory = {data.factory!r} and data.{key} = {getattr(data, key)!r} "
-                f"contradict "
-                f"each other: leave one out"
+                f"{section}.factory = {keys.factory!r} and {section}.{key} = "
+                f"{getattr(own, key)!r} contradict each other: leave one out"
             )
     # Only here: it brings torch along.
     from holdfast.runtime.worker.build import own_data
 
-    own_data(config, num_micro_batches).micro_batch(0, 0)
+    own_data(config, num_micro_batches, section).micro_batch(0, 0)
 
 
-def _check_kind(data: DataSection) -> None:
-    if data.kind == "tokens" and not data.path:
-        raise HoldfastError("data.kind = 'tokens' needs data.path, the token file")
-    if data.kind == "tokens" and data.shortest:
+def _check_kind(keys: DataKeys, shortest: int, seq_len: int, section: str) -> None:
+    kind = keys.row_kind
+    if shortest > seq_len:
+        raise HoldfastError(f"data.shortest = {shortest} is above data.seq_len = {seq_len}")
+    if kind in ("tokens", "documents") and not keys.has_files:
+        raise HoldfastError(f"{section}.kind = {kind!r} needs {section}.path, its files")
+    if keys.has_files and shortest and section == "data":
         raise HoldfastError(
-            f"data.shortest = {data.shortest} is for synthetic data; windows of a token file all "
-            f"have {data.seq_len} tokens"
+            f"data.shortest = {shortest} is for synthetic data, and data.path = {keys.path!r}: "
+            f"lengths are those of the files"
         )
-    if data.kind == "packed" and bool(data.path) != (data.separator is not None):
+    if kind == "packed" and keys.separator is not None and not keys.has_files:
         raise HoldfastError(
-            f"data.path = {data.path!r} and data.separator = {data.separator}: packed documents "
-            f"need both to come from a token file, or neither to be drawn"
+            f"{section}.separator = {keys.separator} is for a token file, and {section}.path is "
+            f"empty: packed documents are then drawn"
         )
-    if data.kind == "packed" and data.path and data.shortest:
+    if keys.separator is not None and kind != "packed":
         raise HoldfastError(
-            f"data.shortest = {data.shortest} is for drawn lengths, not those of {data.path}"
+            f"{section}.separator = {keys.separator} needs {section}.kind = 'packed', it is "
+            f"{kind!r}"
         )
-    if data.separator is not None and data.kind != "packed":
+    if keys.truncate != "end" and kind != "documents":
         raise HoldfastError(
-            f"data.separator = {data.separator} needs data.kind = 'packed', it is {data.kind!r}"
+            f"{section}.truncate = {keys.truncate!r} is for {section}.kind = 'documents', it is "
+            f"{kind!r}"
         )
-    for key in ("path", "dtype"):
-        if data.kind == "synthetic" and getattr(data, key):
+    for key in ("path", "sources", "dtype", "tokenizer", "field", "format", "end_token"):
+        if kind == "synthetic" and getattr(keys, key):
             raise HoldfastError(
-                f"data.{key} = {getattr(data, key)!r} needs data.kind = 'tokens', it is 'synthetic'"
+                f"{section}.{key} = {getattr(keys, key)!r} is for files, and {section}.kind = "
+                f"'synthetic': leave one out, or set {section}.path"
             )

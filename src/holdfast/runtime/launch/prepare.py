@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.control.worker_reports import Planned
+from holdfast.data.preparation import OnProgress
 from holdfast.engine.runnable import check_runnable
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import checkpoint_folder
@@ -23,6 +24,7 @@ from holdfast.plan.plan import EXPLICIT, Plan, Schedule
 from holdfast.plan.text import parse_plan
 from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import TensorSpec, Unit
+from holdfast.runtime.config.data_source import with_prepared
 from holdfast.runtime.config.job_file import (
     ChangeSection,
     JobConfig,
@@ -31,10 +33,11 @@ from holdfast.runtime.config.job_file import (
 from holdfast.runtime.config.model_source import check_tensor_degrees, model_units
 from holdfast.runtime.config.settings import AUTO
 from holdfast.runtime.faults.injector import place_faults
-from holdfast.runtime.launch.check_settings import check_data, check_settings
+from holdfast.runtime.launch.check_settings import check_data, check_rows, check_settings
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.job_state import JobState, state_of_job, with_state
 from holdfast.runtime.launch.resume import (
+    check_data_goes_on,
     check_goes_on,
     check_same_model,
     check_same_tensors,
@@ -45,8 +48,13 @@ from holdfast.snapshot.disk.checkpoints import choose_checkpoint
 MAX_WORKERS = 4096
 
 
-def prepare_job(config: JobConfig) -> Job:
-    """Everything the job needs, checked; HoldfastError says in one line why it cannot run."""
+def prepare_job(
+    config: JobConfig, *, tokenise: bool = True, on_progress: OnProgress | None = None
+) -> Job:
+    """Everything the job needs, checked; HoldfastError says in one line why it cannot run.
+
+    Text that has not been tokenised is, unless that is left out: such a job can be looked at only.
+    """
     units = model_units(config)
     plans: list[Planned] = []
     for place, at_step, section in _places(config):
@@ -55,7 +63,7 @@ def prepare_job(config: JobConfig) -> Job:
             plans.append(Planned(at_step, build_plan(section, units, count, state_of_job(config))))
         except HoldfastError as error:
             raise HoldfastError(f"{place}: {error}") from None
-    return _checked_job(config, plans)
+    return _checked_job(config, plans, tokenise=tokenise, on_progress=on_progress)
 
 
 def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
@@ -72,7 +80,13 @@ def make_job(config: JobConfig, plans: Sequence[Planned]) -> Job:
     return _checked_job(config, fitted)
 
 
-def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
+def _checked_job(
+    config: JobConfig,
+    plans: list[Planned],
+    *,
+    tokenise: bool = True,
+    on_progress: OnProgress | None = None,
+) -> Job:
     check_settings(config)
     check_goes_on(config)
     _check_steps(config, plans)
@@ -90,6 +104,9 @@ def _checked_job(config: JobConfig, plans: list[Planned]) -> Job:
     _check_batches(plans)
     first = plans[0].plan
     check_data(config, first.num_micro_batches)
+    config = with_prepared(config, make=tokenise, on_progress=on_progress)
+    check_rows(config, first.num_micro_batches)
+    check_data_goes_on(config, first.num_micro_batches)
     job = Job(config, tuple(plans), tuple(transitions), _first_step(config, plans))
     if len(job.workers) > MAX_WORKERS:
         raise HoldfastError(

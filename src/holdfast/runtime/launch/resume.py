@@ -15,6 +15,7 @@ from holdfast.observe.report import RunReport
 from holdfast.observe.run_directory import DEFAULT_PARENT, JOB, JOURNAL, REPORT
 from holdfast.plan.model_catalog import LlamaShape
 from holdfast.plan.plan import Plan
+from holdfast.runtime.config.data_source import with_absolute_paths
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.settings import AUTO, read_config
 from holdfast.snapshot.disk.checkpoints import Found
@@ -100,6 +101,49 @@ def _differences(config: JobConfig, earlier: JobConfig) -> list[tuple[str, objec
     found.append(("optimizer.factory", earlier.optimizer.factory, config.optimizer.factory))
     found.append(("precision.moments", earlier.precision.moments, config.precision.moments))
     return [(name, there, here) for name, there, here in found if there != here]
+
+
+def check_data_goes_on(config: JobConfig, num_micro_batches: int) -> None:
+    """A run goes on with the data it had: the position is the step, so with other data, or other
+    sizes, some of it would be read twice and some never.
+    """
+    place = "job.resume" if config.job.resume not in ("", AUTO) else "job.run_dir"
+    folder = getattr(config.job, place.removeprefix("job."))
+    if config.job.allow_other_data or not folder:
+        return
+    if place == "job.run_dir" and not (Path(folder) / JOURNAL).is_file():
+        return
+    earlier = earlier_job(folder)
+    if earlier is None:
+        return
+    here, there = _data_of(config, num_micro_batches), _data_of(earlier, num_micro_batches)
+    for name, value in here.items():
+        if there[name] != value:
+            raise HoldfastError(
+                f"{place} = {folder!r} was trained with {name} = {there[name]!r}, this job has "
+                f"{name} = {value!r}: a run goes on with the same data; --job.allow_other_data "
+                f"takes the other from that step on"
+            )
+
+
+def _data_of(config: JobConfig, num_micro_batches: int) -> dict[str, object]:
+    """What decides which tokens a step has. Where data has been prepared its content counts, and
+    not from which place it came.
+    """
+    data = with_absolute_paths(config.data)
+    stores = [Path(store).name for store in data.prepared]
+    prepared = bool(stores) and all(stores)
+    names = ["factory", "arguments", "row_kind", "dtype", "separator", "truncate"]
+    names += ["seq_len", "rows", "shortest"]
+    if not prepared:
+        names += ["path", "format", "field", "tokenizer", "end_token", "sources"]
+    found = {f"data.{name.removeprefix('row_')}": getattr(data, name) for name in names}
+    found["data.micro_batches"] = data.micro_batches or num_micro_batches
+    found["data.seed"] = config.job.seed if data.seed is None else data.seed
+    if prepared:
+        found["data.prepared"] = stores
+        found["the weights of data.sources"] = [source.weight for source in data.sources]
+    return found
 
 
 def check_same_tensors(config: JobConfig, found: Found, plan: Plan) -> None:

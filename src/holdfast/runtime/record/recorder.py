@@ -36,6 +36,7 @@ from holdfast.observe.run_directory import (
     trim_torn_line,
 )
 from holdfast.plan.text import format_plan
+from holdfast.runtime.config.data_source import with_absolute_paths
 from holdfast.runtime.config.job_file import ChangeSection, JobConfig, ParallelSection, format_job
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import Ending
@@ -183,8 +184,7 @@ def resolved(job: Job) -> JobConfig:
     config = job.config
     num_micro_batches = job.plans[0].plan.num_micro_batches
     data = msgspec.structs.replace(config.data, micro_batches=num_micro_batches)
-    if data.path:
-        data = msgspec.structs.replace(data, path=os.path.abspath(data.path))
+    data, held_out = with_absolute_paths(data), with_absolute_paths(config.eval)
     emulate = config.emulate
     if emulate.profile:
         emulate = msgspec.structs.replace(emulate, profile=os.path.abspath(emulate.profile))
@@ -202,6 +202,7 @@ def resolved(job: Job) -> JobConfig:
         snapshot=snapshot,
         job=msgspec.structs.replace(config.job, run_dir="", **absolute),
         data=data,
+        eval=held_out,
         emulate=emulate,
         parallel=own_copy(config.parallel, 0),
         changes=changes,

@@ -1,10 +1,13 @@
 """What a worker builds from the job file: the model, the data, and the settings of its trainer."""
 
-from holdfast.engine.data import DataSource, SyntheticTask, TokenFile
+from holdfast.engine.data import DataSource, SyntheticTask
 from holdfast.engine.epoch import Model, TrainerConfig
+from holdfast.engine.evaluation import EvalPlan
 from holdfast.engine.map_data import MapData
-from holdfast.engine.packed import SHORTEST, PackedTask, PackedTokens
+from holdfast.engine.packed import SHORTEST, PackedTask
+from holdfast.engine.row_data import RowData
 from holdfast.models.model import LlamaModel
+from holdfast.runtime.config.data_source import data_keys, given_sources, open_rows
 from holdfast.runtime.config.emulation import emulation_of
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.model_source import foreign_model, model_vocab, own_dataset
@@ -17,37 +20,55 @@ def make_model(config: JobConfig) -> Model:
     return LlamaModel(config.model.shape(), config.model.options(), config.job.seed)
 
 
-def make_data(config: JobConfig, num_micro_batches: int) -> DataSource:
-    data, vocab = config.data, model_vocab(config)
-    seed = config.job.seed if data.seed is None else data.seed
-    if data.factory:
-        return own_data(config, num_micro_batches)
-    if data.path:
-        tokens = TokenFile(
-            data.path,
+def make_data(config: JobConfig, num_micro_batches: int, section: str = "data") -> DataSource:
+    """`section`: data, or eval."""
+    keys, data, vocab = data_keys(config, section), config.data, model_vocab(config)
+    seed = config.job.seed if keys.seed is None else keys.seed
+    if keys.factory:
+        return own_data(config, num_micro_batches, section)
+    if keys.has_files:
+        return RowData(
+            open_rows(config, section),
             data.seq_len,
             data.rows,
             seed,
             num_micro_batches=num_micro_batches,
+            weights=[source.weight for source in given_sources(keys)],
+            packed=keys.row_kind == "packed",
             vocab=vocab,
-            dtype=data.dtype or None,
         )
-        if data.kind == "packed" and data.separator is not None:
-            return PackedTokens(tokens, data.separator)
-        return tokens
-    if data.kind == "packed":
+    if keys.row_kind == "packed":
         task = SyntheticTask(vocab, data.seq_len, data.rows, seed)
         return PackedTask(task, data.shortest or min(SHORTEST, data.seq_len))
     return SyntheticTask(vocab, data.seq_len, data.rows, seed, shortest=data.shortest or None)
 
 
-def own_data(config: JobConfig, num_micro_batches: int) -> MapData:
-    data = config.data
+UNSEEN_STEP = 1 << 40
+"""Of the synthetic task: a validation set has numbers that no training step reaches."""
+
+
+def make_eval(config: JobConfig) -> EvalPlan | None:
+    """None: the job has no validation set."""
+    section = config.eval
+    if not section.every_steps:
+        return None
+    count = section.micro_batches or config.data.micro_batches
+    is_drawn = not (section.has_files or section.factory)
+    return EvalPlan(
+        make_data(config, count, "eval"),
+        count,
+        section.every_steps,
+        first_step=UNSEEN_STEP if is_drawn else 0,
+    )
+
+
+def own_data(config: JobConfig, num_micro_batches: int, section: str = "data") -> MapData:
+    keys, data = data_keys(config, section), config.data
     return MapData(
-        own_dataset(config),
+        own_dataset(config, section),
         data.seq_len,
         data.rows,
-        config.job.seed if data.seed is None else data.seed,
+        config.job.seed if keys.seed is None else keys.seed,
         num_micro_batches=num_micro_batches,
         vocab=model_vocab(config),
     )

@@ -33,7 +33,7 @@ from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, To
 from holdfast.runtime.wire.snapshot_messages import CopySpec, LightSpec, PersistSpec
 from holdfast.runtime.worker.action_recorder import ActionRecorder
 from holdfast.runtime.worker.agent_link import WorkerLink
-from holdfast.runtime.worker.build import make_data, make_model, trainer_config
+from holdfast.runtime.worker.build import make_data, make_eval, make_model, trainer_config
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
 from holdfast.snapshot.load.job_state import CannotRestore
 
@@ -95,7 +95,7 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         announce=lambda fault, step: _announce(assignment.worker, channel, fault, step),
     )
     link = WorkerLink(assignment, channel, on_gone=_end_at_once, on_fault=faults.strike)
-    hooks = Hooks(progress=faults.progress, phase=faults.phase)
+    hooks = Hooks(progress=faults.progress, phase=faults.phase, between=page.enter)
     trainer = Trainer(
         Member(assignment.worker, assignment.incarnation),
         model=make_model(config),
@@ -104,6 +104,7 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         store=connect_store(assignment.store_host, assignment.store_port),
         link=link,
         hooks=hooks,
+        evaluated=make_eval(config),
     )
     link.trainer, faults.emulated = trainer, trainer.emulated
     faults.spoil = lambda: spoil_state(trainer)

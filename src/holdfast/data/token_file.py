@@ -12,13 +12,14 @@ Documents follow each other without a break; a separator is a token like any oth
 
 import os
 import struct
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, invariant
 
 MAGIC = b"HFTOKENS"
 _HEADER = struct.Struct("<8sIIQ")
@@ -49,18 +50,43 @@ def write_token_file(path: str | Path, tokens: NDArray[np.integer]) -> None:
     os.replace(partial, path)
 
 
-def open_tokens(
-    path: Path, dtype: str | None, *, rows: int, seq_len: int, num_micro_batches: int
-) -> Tokens:
-    """The file's tokens, mapped, not read: enough for one step at least."""
-    tokens = _open(path, dtype)
-    needed = num_micro_batches * rows * seq_len + 1
-    if len(tokens) < needed:
-        raise HoldfastError(
-            f"{path} has {len(tokens)} tokens, one step needs {needed} "
-            f"({num_micro_batches} micro-batches x {rows} rows x {seq_len} tokens, and 1)"
-        )
-    return tokens
+def open_token_file(path: Path, dtype: str = "") -> "TokenReader":
+    """`dtype`: of a file of bare numbers."""
+    tokens = _open(path, dtype or None)
+    offset = tokens.offset if isinstance(tokens, np.memmap) else 0
+    return TokenReader(path, tokens.dtype, offset, len(tokens))
+
+
+class TokenReader:
+    """A row of numbers in a file, read where it is asked for.
+
+    Read, not mapped: of a mapping all pages that were ever touched count as memory of the process,
+    and windows in shuffled order touch all of them. So a large file takes as much as a small one.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], offset: int, count: int) -> None:
+        self.path, self._dtype, self._offset, self._count = path, dtype, offset, count
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._fd)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        invariant(0 <= start <= stop <= self._count, f"{start} .. {stop} is not in {self.path}")
+        width = self._dtype.itemsize
+        wanted = (stop - start) * width
+        found = os.pread(self._fd, wanted, self._offset + start * width)
+        if len(found) < wanted:
+            raise HoldfastError(
+                f"{self.path} has been cut: {len(found)} of {wanted} bytes are left from token "
+                f"{start} on"
+            )
+        return np.frombuffer(found, self._dtype).astype(np.int64)
 
 
 def _open(path: Path, dtype: str | None) -> Tokens:

@@ -1,0 +1,1 @@
+"""Data by number, apart from torch: sources, preparation, and which row comes when."""
