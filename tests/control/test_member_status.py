@@ -75,3 +75,12 @@ def test_who_is_frozen_waits_for_a_round_unless_its_order_can_be_sent_again():
     status.has_shares = True
     tell(status, roster, A, epoch=0, round=1, is_frozen=True)
     assert status.stuck == {}
+
+
+def test_a_process_that_was_just_started_may_break_while_it_enters_its_first_order():
+    """It has answered no round, and only a round makes it try again."""
+    status, _, roster = make("restore", number=5)
+    tell(status, roster, A, 10, broken="no route to n1.g0")
+    assert status.broken == {A: 10}
+    tell(status, roster, A, 20, epoch=5, round=5)
+    assert status.broken == {}

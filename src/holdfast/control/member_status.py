@@ -82,7 +82,8 @@ class MemberStatus:
             self.cut_off.setdefault(member, now_ms)
         else:
             self.cut_off.pop(member, None)
-        if state.broken and (state.epoch in self._current_epochs() or self._is_entering(state)):
+        is_current = state.epoch in self._current_epochs() or self._is_entering(member, state)
+        if state.broken and is_current:
             self.broken.setdefault(member, now_ms)
         else:
             self.broken.pop(member, None)
@@ -102,12 +103,19 @@ class MemberStatus:
         orders = (self._journal.last, self._journal.outstanding)
         return tuple(order.number for order in orders if order is not None)
 
-    def _is_entering(self, state: WorkerState) -> bool:
-        """It has answered the round that the last order ends, and has not entered the order: what
-        broke is a group of that order.
+    def _is_entering(self, member: Member, state: WorkerState) -> bool:
+        """It has answered the round that the last order ends, or had no seat before (it was just
+        started, say) and so no round to answer, and has not entered the order: what broke is a
+        group of that order.
         """
         last = self._journal.last
-        return last is not None and state.round == last.number and state.epoch < last.number
+        if last is None or state.epoch >= last.number:
+            return False
+        if state.round == last.number:
+            return True
+        known = self._journal.orders.get(state.epoch)
+        had_seat = state.epoch > 0 and (known is None or _is_in(member, known.incarnations))
+        return not had_seat and _is_in(member, last.incarnations)
 
     def _why_stuck(self, member: Member, state: WorkerState) -> str:
         last = self._journal.last
