@@ -72,13 +72,14 @@ class Journal:
         self._events, self._steps = LineFile(journal, sync=True), LineFile(metrics)
         self._now = now
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event, at: str = "") -> None:
+        """`at`: a stamp, where it happened some time ago."""
         fields = event_fields(event)
         if isinstance(event, StepDone):
             del fields["event"], fields["reason"]
-            self._steps.write({"time": self._now(), **fields})
+            self._steps.write({"time": at or self._now(), **fields})
         else:
-            self._events.write({"time": self._now(), **fields})
+            self._events.write({"time": at or self._now(), **fields})
 
     def flush(self) -> None:
         self._events.flush()

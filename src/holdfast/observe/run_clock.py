@@ -28,7 +28,12 @@ class RunClock(msgspec.Struct, frozen=True):
         return self.wall_s + self.seconds
 
     def stamp(self) -> str:
-        return datetime.fromtimestamp(self.now_s, UTC).isoformat(timespec="milliseconds")
+        return format_stamp(self.now_s)
+
+
+def format_stamp(at_s: float) -> str:
+    """As lines have it."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
 
 
 def start_clock(not_before_s: float = 0.0) -> RunClock:

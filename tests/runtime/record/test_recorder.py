@@ -1,10 +1,11 @@
 import os
+from datetime import datetime
 
 import msgspec
 import pytest
 
 from holdfast.observe.events import JobEnded, JobStarted
-from holdfast.observe.journal import Journal, read_journal
+from holdfast.observe.journal import Journal, read_journal, read_lines
 from holdfast.observe.run_clock import start_clock
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.plan.profile import Profile, format_profile, parse_profile
@@ -62,6 +63,25 @@ def test_the_end(tiny_job, directory):
     assert (report.final_loss, report.staging_bytes) == (2.0, 77)
     assert msgspec.json.decode((directory / "report.json").read_bytes())["steps"] == 1
     assert parse_profile((directory / "profile.json").read_text()).agree == 3.0
+
+
+def test_the_report_and_the_journal_end_at_the_same_time(tiny_job, directory, monkeypatch):
+    """Writing the report may take longer than a run that is stopped at once."""
+    with Recorder(tiny_job(), directory, None) as recorder:
+        recorder.begin()
+        written, clock = recorder._write, recorder.clock
+
+        def write_slowly(name, text):
+            later = msgspec.structs.replace(recorder.clock, began_s=recorder.clock.began_s - 100)
+            recorder.clock = later
+            return written(name, text)
+
+        monkeypatch.setattr(recorder, "_write", write_slowly)
+        report = recorder.end(Ending(outcome="stopped", reason="because"))
+    first, *_, last = read_lines(directory / "journal.jsonl")
+    seconds = datetime.fromisoformat(last["time"]) - datetime.fromisoformat(first["time"])
+    assert seconds.total_seconds() == pytest.approx(report.seconds, abs=0.002)
+    assert clock is not recorder.clock
 
 
 def test_without_a_measurement_there_is_no_profile(tiny_job, directory):

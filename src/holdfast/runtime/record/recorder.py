@@ -23,7 +23,7 @@ from holdfast.observe.journal import Journal, read_journal
 from holdfast.observe.quantities import count
 from holdfast.observe.report import RunReport, format_report, make_report
 from holdfast.observe.run.load import read_events
-from holdfast.observe.run_clock import start_clock
+from holdfast.observe.run_clock import format_stamp, start_clock
 from holdfast.observe.run_directory import (
     FINAL_PARTS,
     JOB,
@@ -122,12 +122,13 @@ class Recorder:
             loss=run.series.last("loss"),
             seconds=self.clock.seconds,
         )
-        run.add(self.clock.now_s, ended)
+        ended_s = self.clock.now_s
+        run.add(ended_s, ended)
         report = make_report(
             self._started, run, staging_bytes=ending.staging_bytes, final_bytes=ending.final_bytes
         )
         num_unwritten += not self._write(REPORT, format_report(report))
-        self._journal.write(ended)
+        self._journal.write(ended, format_stamp(ended_s))  # as the report has it
         self.follow()
         num_unwritten += self._num_missing(ended) + self._journal.num_waiting
         if num_unwritten:
