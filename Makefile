@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-# Parallel test processes. More than two gain nothing: process tests start workers of their own.
-JOBS ?= 2
+# Parallel test processes, two for each of two cores: tests of real processes mostly wait for them.
+JOBS ?= 4
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -56,7 +56,8 @@ pure: setup
 
 unit: setup ## the tests alone
 	@echo "== pytest"
-	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not browser and not monitoring" --retry-processes
+	@$(BIN)/python -m compileall -q src # not by every process of every job, where Python may not
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \

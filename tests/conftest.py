@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["support.retry"]
+pytest_plugins = ["support.order", "support.retry"]
 
 # Before torch is imported: on few cores its threads fight each other and the other tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -12,22 +12,29 @@ earlier one wrote:
     text            output, and what is not ours
 
 The pages below reference/ are made from the code and compared with it.
+
+Most commands run in this process, and their jobs borrow a warm fork server: an interpreter and its
+imports take longer than what they do. A shell gets those that need one, or the folder's own code.
 """
 
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from holdfast.cli.main import main
 from holdfast.errors import HoldfastError
 from holdfast.runtime.config.settings import read_tables
+from holdfast.runtime.launch.fork_server import ForkServer
 from tidy.source_tree import ROOT, assert_none
 
 DOCS = ROOT / "docs"
@@ -87,22 +94,72 @@ def _commands(body: str, *, all_of_them: bool = False) -> list[str]:
     return found
 
 
-def run_all(text: str, folder: Path) -> list[str]:
+NEEDS_SHELL = re.compile(r"[|<>;&$`]| --jobs |^(?!holdfast )")
+
+Outcome = tuple[int, str]
+"""Exit code, and what went to standard error."""
+
+
+class Shell:
+    """Runs commands as a reader of the documents would."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        binaries = folder / ".bin"
+        binaries.mkdir()
+        for name, words in (("holdfast", "-m holdfast"), ("python", "")):
+            launcher = binaries / name
+            launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+            launcher.chmod(0o755)
+        path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
+        cache = {"XDG_CACHE_HOME": str(folder / ".cache")}
+        self._environment = os.environ | cache | {"PATH": path}
+
+    def __call__(self, command: str) -> Outcome:
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+
+@pytest.fixture
+def run_command(tmp_path, monkeypatch, capsys, fork_server):
+    """Runs a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+
+    def lend(fds=(), preload=()):
+        return ForkServer(fds, preload) if preload else nullcontext(fork_server)
+
+    monkeypatch.setattr("holdfast.runtime.launch.launcher.ForkServer", lend)
+    shell = Shell(tmp_path)
+
+    def run(command: str) -> Outcome:
+        if NEEDS_SHELL.search(command) or any(tmp_path.glob("*.py")):
+            return shell(command)
+        capsys.readouterr()
+        code = main(shlex.split(command)[1:])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+RunCommand = Callable[[str], Outcome]
+
+
+def run_all(text: str, folder: Path, run_command: RunCommand) -> list[str]:
     """Run what one document has; the complaints about what fails."""
-    binaries = folder / ".bin"
-    binaries.mkdir()
-    for name, words in (("holdfast", "-m holdfast"), ("python", "")):
-        launcher = binaries / name
-        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        launcher.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-        "XDG_CACHE_HOME": str(folder / ".cache"),
-    }
-    return [line for block in blocks(text) for line in _run_block(block, folder, environment)]
+    return [line for block in blocks(text) for line in _run_block(block, folder, run_command)]
 
 
-def _run_block(block: Block, folder: Path, environment: dict[str, str]) -> Iterator[str]:
+def _run_block(block: Block, folder: Path, run_command: RunCommand) -> Iterator[str]:
     if block.language not in LANGUAGES:
         yield f"a block of {block.language!r}: one of {', '.join(LANGUAGES)} is checked"
     if block.file:
@@ -110,25 +167,13 @@ def _run_block(block: Block, folder: Path, environment: dict[str, str]) -> Itera
     match block.language:
         case "console" | "bash":
             for command in _commands(block.body):
-                yield from _run_command(command, folder, environment)
+                code, said = run_command(command)
+                if code != 0:
+                    yield f"{command!r} ended with {code}: {said.strip()}"
         case "python":
             yield from _run_python(block, folder)
         case "toml" if block.is_run:
             yield from read_toml(block.body, folder)
-
-
-def _run_command(command: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    done = subprocess.run(
-        command,
-        shell=True,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        yield f"{command!r} ended with {done.returncode}: {done.stderr.strip()}"
 
 
 def _run_python(block: Block, folder: Path) -> Iterator[str]:
@@ -154,9 +199,9 @@ def read_toml(text: str, folder: Path) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documented_code_runs(document, tmp_path):
+def test_documented_code_runs(document, run_command, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    assert_none(run_all(document.read_text(), tmp_path))
+    assert_none(run_all(document.read_text(), tmp_path, run_command))
 
 
 def slug(heading: str) -> str:
@@ -248,10 +293,11 @@ def test_commands_are_found():
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_code_that_fails_is_seen(tmp_path):
+def test_code_that_fails_is_seen(run_command, tmp_path):
     text = """```bash
 holdfast --version > out.txt
 holdfast nonsense
+holdfast nonsense > more.txt
 ```
 ```python
 # good.py
@@ -272,9 +318,10 @@ stepps = 3
 a: 1
 ```
 """
-    complaints = run_all(text, tmp_path)
-    assert [line.split()[0] for line in complaints] == ["'holdfast", "python:", "toml:", "a"]
-    assert "ended with 2" in complaints[0]
-    assert "did you mean 'steps'?" in complaints[2]
+    complaints = run_all(text, tmp_path, run_command)
+    begins = ["'holdfast", "'holdfast", "python:", "toml:", "a"]
+    assert [line.split()[0] for line in complaints] == begins
+    assert all("ended with 2" in line for line in complaints[:2])
+    assert "did you mean 'steps'?" in complaints[3]
     assert (tmp_path / "out.txt").read_text().startswith("holdfast ")
     assert (tmp_path / "good.py").is_file()

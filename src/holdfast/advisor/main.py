@@ -17,6 +17,7 @@ import time
 from typing import BinaryIO
 
 import msgspec
+import scipy.optimize  # noqa: F401 (imported where it is used, and the first question shall not wait)
 
 from holdfast.advisor.answer import answers
 from holdfast.control.plan_question import PlanAnswer, PlanQuestion

@@ -45,6 +45,7 @@ def test_a_second_run_is_refused_and_named(tmp_path):
         assert living_launcher(tmp_path) == os.getpid()
         with pytest.raises(HoldfastError, match=f"{tmp_path} is in use: process {os.getpid()} "):
             RunLock(tmp_path)
+    check_free(tmp_path)
     with RunLock(tmp_path):
         pass
 

@@ -41,6 +41,7 @@ class RunLock:
         return self
 
     def __exit__(self, *args: object) -> None:
+        os.ftruncate(self._fd, 0)  # this process may go on, and run the next job here
         os.close(self._fd)
 
 
