@@ -8,6 +8,7 @@ import pytest
 import holdfast
 
 
+@pytest.mark.process
 def test_importing_it_does_not_import_torch():
     code = "import sys, holdfast; assert 'torch' not in sys.modules; holdfast.Snapshotter; " + (
         "assert 'torch' in sys.modules"

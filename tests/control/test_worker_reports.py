@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import msgspec
+import pytest
 
 from holdfast.control.worker_reports import StepReport
 
@@ -19,6 +20,7 @@ def test_a_report_travels():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=StepReport) == report
 
 
+@pytest.mark.process
 def test_who_reads_reports_needs_no_torch():
     names = ", ".join(f"holdfast.{name}" for name in WITHOUT_TORCH)
     code = f"import sys, {names}; sys.exit('torch' in sys.modules)"

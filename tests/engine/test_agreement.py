@@ -11,6 +11,8 @@ from holdfast.plan import agreement_tree
 from holdfast.plan.agreement_tree import agreement_groups
 from support.live_groups import crew
 
+pytestmark = pytest.mark.process  # real connections
+
 WORKERS = ("n0.g0", "n0.g1", "n0.g2")
 
 

@@ -1,5 +1,6 @@
 """A joiner takes what it can from snapshots, and the steps since then from its source."""
 
+import pytest
 import torch
 
 from holdfast.engine.bulk import MAX_RESULTS, AwaitedBulk, Memory
@@ -16,6 +17,8 @@ from support.kept_state import JOB, Crew, check, make_slices
 from support.live_groups import crew
 from support.snapshots import random_state
 from support.training import Task
+
+pytestmark = pytest.mark.process  # real connections
 
 PIECES = needed_pieces(PAIR, "n0.g1")
 

@@ -3,6 +3,7 @@
 import queue
 import threading
 
+import pytest
 import torch
 
 from holdfast.engine.catch_up import CatchUp
@@ -25,6 +26,8 @@ from support.engine_parts import make_state
 from support.feeding import PAIR, Source, outcome, set_gradients
 from support.live_groups import crew
 from support.training import TIED, Task
+
+pytestmark = pytest.mark.process  # real connections
 
 UNITS = Task().units
 TIED_STAGES = regular_plan(Task(shape=TIED).units, replicas=2, stages=2, micro_batches=2)

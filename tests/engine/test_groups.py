@@ -20,6 +20,8 @@ from support.cluster import Died
 from support.group_work import reduce_until_death
 from support.live_groups import count_resources, crew, run_together
 
+pytestmark = pytest.mark.process  # real connections
+
 PAIR = ("n0.g0", "n0.g1")
 THREE = (*PAIR, "n0.g2")
 HUGE = 1 << 24

@@ -18,6 +18,8 @@ from holdfast.plan.timeline import evaluate
 from support.live_groups import crew
 from support.training import Task
 
+pytestmark = pytest.mark.process  # real connections
+
 UNITS = Task().units
 PAIR = regular_plan(UNITS, replicas=2, stages=2, micro_batches=4)
 

@@ -20,6 +20,8 @@ from support.engine_plans import make_plan, make_stage, named
 from support.live_groups import crew, run_together
 from support.training import SMALL, TIED, Task
 
+pytestmark = pytest.mark.process  # real connections
+
 UNITS = Task().units
 
 

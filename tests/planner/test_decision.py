@@ -241,6 +241,7 @@ print(format_plan(decision.plan))
 """
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_two_processes_decide_the_same():
     outputs = []

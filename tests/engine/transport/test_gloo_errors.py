@@ -4,6 +4,8 @@ from holdfast.engine.transport import gloo_errors
 from holdfast.engine.transport.gloo_errors import check_gloo_errors, provoke
 from holdfast.errors import HoldfastError
 
+pytestmark = pytest.mark.process  # real connections
+
 
 def test_this_torch_says_what_is_waited_for():
     check_gloo_errors()

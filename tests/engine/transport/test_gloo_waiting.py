@@ -9,6 +9,8 @@ from holdfast.engine.groups import GroupBroken
 from holdfast.engine.transport.gloo_waiting import outcome, wait_for_collective, wait_for_message
 from support.live_groups import crew
 
+pytestmark = pytest.mark.process  # real connections
+
 PAIR = ("n0.g0", "n0.g1")
 HUGE = 1 << 26
 """Elements: more than a socket takes at once, or than arrives before a busy thread goes on."""

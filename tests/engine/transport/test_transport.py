@@ -9,6 +9,8 @@ from holdfast.engine.transport.nccl import NcclConnection, prepare_process
 from holdfast.engine.transport.transport import LEFT_BEHIND
 from support.live_groups import crew
 
+pytestmark = pytest.mark.process  # real connections
+
 PAIR = ("n0.g0", "n0.g1")
 
 

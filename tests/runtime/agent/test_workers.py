@@ -3,6 +3,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from holdfast.control.effects import StepsRecorded
 from holdfast.control.report import Member
 from holdfast.control.snapshots.messages import SnapshotEvery
@@ -18,6 +20,7 @@ def test_a_process_as_the_kernel_sees_it():
         pass
 
 
+@pytest.mark.process
 def test_a_stopped_process():
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         os.kill(child.pid, signal.SIGSTOP)

@@ -60,6 +60,7 @@ def test_a_lock_of_a_dead_process_is_none(tmp_path):
     check_free(tmp_path)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_processes_of_a_dead_launcher_are_waited_for(tmp_path, launcher):
     with pytest.raises(HoldfastError, match=f"process {launcher.pid} runs a job"):

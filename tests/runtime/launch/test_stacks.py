@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.runtime.launch.stacks import all_stacks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 CHILD = """
 import faulthandler, sys
@@ -39,7 +39,7 @@ def child(tmp_path):
 
 
 def test_the_stack_of_every_process(child):
-    lines = all_stacks()
+    lines = all_stacks(answer_s=30.0)
     at = lines.index(f"n0.g7, process {child.pid}:")
     assert any("in here_it_waits" in line for line in lines[at:])
     assert any("in test_the_stack_of_every_process" in line for line in lines[:at])

@@ -6,6 +6,8 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.runtime.launch.store import bind, connect_store, resolve, serve_store
 
+pytestmark = pytest.mark.process  # real connections
+
 
 def test_a_store_on_one_interface():
     listener = bind("127.0.0.1", 0)

@@ -10,6 +10,8 @@ import pytest
 from holdfast.observe.log_lines import LogFollower
 from holdfast.runtime.record.logs import PatientStream, open_log
 
+pytestmark = pytest.mark.process
+
 START = """
 import logging, os, signal, sys
 from pathlib import Path

@@ -20,6 +20,8 @@ from holdfast.runtime.wire.messages import Done, StatusRequest
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
 from support.strangers import attack_in_many_ways
 
+pytestmark = pytest.mark.process  # real connections
+
 SECRET = "a secret of the job"
 
 

@@ -14,6 +14,8 @@ from holdfast.snapshot.memory.sources import Unreadable
 from support.random_plans import make_units
 from support.snapshots import Cluster, random_state
 
+pytestmark = pytest.mark.process  # real connections
+
 PLAN = regular_plan(make_units(1), replicas=2, micro_batches=2, devices_per_node=1)
 V = Version(3, 1)
 
