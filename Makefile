@@ -9,7 +9,7 @@ JOBS ?= 4
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos browser monitoring docs reference clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos hosts browser monitoring docs reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -57,7 +57,7 @@ pure: setup
 unit: setup ## the tests alone
 	@echo "== pytest"
 	@$(BIN)/python -m compileall -q src # not by every process of every job, where Python may not
-	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring" --retry-processes
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring and not hosts" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \
@@ -74,6 +74,10 @@ chaos: setup ## fault runs with real processes
 	@$(BIN)/pytest -q -m chaos; code=$$?; \
 	if [ $$code = 5 ]; then echo "chaos: there are no fault runs yet"; code=0; fi; \
 	exit $$code
+
+hosts: setup ## jobs on several hosts, as namespaces of this machine; skipped without root
+	@echo "== pytest -m hosts"
+	@$(BIN)/pytest -q -m hosts
 
 browser: setup ## the page of a run in a real chromium; skipped where there is none
 	@echo "== pytest -m browser"

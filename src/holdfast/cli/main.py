@@ -25,6 +25,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from holdfast import __version__
+from holdfast.cli.agent import agent
 from holdfast.cli.clean import clean
 from holdfast.cli.data import app as data_app
 from holdfast.cli.demo import demo
@@ -68,6 +69,7 @@ def build_app() -> App:
     app.command(simulate)
     app.command(fuzz)
     app.command(run_command, name="run")
+    app.command(agent)
     app.command(status)
     app.command(top)
     app.command(view)

@@ -114,3 +114,10 @@ class CoordinatorView:
     def nodes(self) -> list[str]:
         """Connected."""
         return self._state.roster.connected()
+
+    @property
+    def present_nodes(self) -> list[str]:
+        """Connected, or lost so recently that they may come back."""
+        state, after_ms = self._state, self._state.settings.lost_after_ms
+        nodes = state.roster.nodes
+        return [name for name, node in nodes.items() if not node.is_lost(state.now_ms, after_ms)]

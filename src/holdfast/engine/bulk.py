@@ -18,6 +18,7 @@ from holdfast.plan.workers import node_of
 from holdfast.snapshot.arena_plan import SnapshotOptions
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.load.job_state import Loaded, load_newest
+from holdfast.snapshot.memory.sources import OtherHosts
 
 MAX_RESULTS = 8
 """That are kept while a snapshot is waited for."""
@@ -28,6 +29,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     options: SnapshotOptions
     worker: str
+    others: OtherHosts | None = None
 
     def load(self, slices: Sequence[Slice], agreed_in: Mapping[int, int]) -> Loaded | None:
         """The newest whole version after one of these steps, each with the epoch that agreed on
@@ -43,6 +45,7 @@ class Memory(msgspec.Struct, frozen=True):
             job=self.options.job,
             node=node_of(self.worker),
             folder=Path(self.options.folder),
+            others=self.others,
         )
 
 

@@ -20,6 +20,7 @@ from holdfast.engine.bulk import Memory
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import Giving, PendingChange, join_links, prepare_change
 from holdfast.engine.epoch import LiveEpoch, same_seats
+from holdfast.engine.groups import store_of
 from holdfast.engine.mesh import Mesh, left_over
 from holdfast.engine.movement import carry_out
 from holdfast.engine.state import fresh_slices
@@ -85,7 +86,8 @@ class ChangeExecutor:
         version = parts.position.version
         parts.hooks.phase("switch", version)
         if parts.worker == before.plan.workers[0]:
-            self._store.set(f"changed/{order.number}", f"{version} {parts.num_updates}")
+            store = store_of(self._store, before.plan.workers)
+            store.set(f"changed/{order.number}", f"{version} {parts.num_updates}")
         for feeder in change.feeders:
             feeder.switch(version - 1)
         self._pending = None
@@ -175,7 +177,9 @@ class _FedJoin:
         joiner = next(j for j in self._order.joiners if j.name == self._parts.worker)
         pieces = given_pieces(self._plan, joiner.name, joiner.sources)
         snapshots = self._parts.snapshots
-        memory = Memory(snapshots.options, joiner.name) if snapshots is not None else None
+        memory = None
+        if snapshots is not None:
+            memory = Memory(snapshots.options, joiner.name, snapshots.others)
         self._catch_up = CatchUp(self._state, links, pieces, optimizer, self._order.lineage, memory)
         return self._catch_up
 
@@ -197,7 +201,8 @@ class _UnfedJoin:
     def __init__(self, parts: WorkerParts, order: Order, plan: Plan, store: Any) -> None:
         if parts.epoch is None:
             raise InternalError(f"{parts.worker} joins without a source, and knows no plan")
-        self._parts, self._store, self._key = parts, store, f"changed/{order.number}"
+        self._parts, self._key = parts, f"changed/{order.number}"
+        self._store = store_of(store, parts.epoch.plan.workers)
         self._change = prepare_change(order, plan, parts.epoch, parts.groups.communicator)
 
     def go_on(self, timeout_s: float) -> tuple[Entered, ChangeReport] | None:

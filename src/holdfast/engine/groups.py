@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import xxhash
@@ -224,6 +224,19 @@ class LiveGroup:
         return f"{self.kind} group {short_list(self.members)}"
 
 
+@runtime_checkable
+class StoreOfGroups(Protocol):
+    """Every group has a store of its own, instead of a prefix in one that all share."""
+
+    def of_group(self, members: Sequence[str]) -> Any:
+        """A store whose connection is closed by `rest`, until it is used again."""
+
+
+def store_of(store: Any, members: Sequence[str]) -> Any:
+    """Where these workers leave something for each other."""
+    return store.of_group(members) if isinstance(store, StoreOfGroups) else store
+
+
 GroupMaker = Callable[..., LiveGroup]
 """With the arguments of `LiveGroup`."""
 
@@ -310,7 +323,7 @@ class Communicator:
             for old in self._before:
                 old.wait_broken_off()
         digest = xxhash.xxh64_hexdigest("+".join(members).encode())
-        client = self._store_client()
+        client = self._store_client(members)
         store = PrefixStore(f"e{epoch}/{kind}/{digest}", client)
         try:
             made = transport.connect(kind, store, rank, len(members))
@@ -320,16 +333,22 @@ class Communicator:
             raise GroupBroken(
                 f"{kind} group {short_list(members)} of epoch {epoch}: {first_line(error)}"
             ) from None
-        with self._lock:
-            self._idle_clients.append(client)
+        finally:
+            if isinstance(self._store, StoreOfGroups):
+                client.rest()
+        if not isinstance(self._store, StoreOfGroups):
+            with self._lock:
+                self._idle_clients.append(client)
         return made
 
-    def _store_client(self) -> Any:
+    def _store_client(self, members: tuple[str, ...]) -> Any:
         """A store client for one caller at a time: a blocking wait on it blocks all others.
 
         Clients are kept for the next group, since a new connection is not cheap: the store looks
         its peer up by address, in its one loop, and a lookup that gets lost stops it for seconds.
         """
+        if isinstance(self._store, StoreOfGroups):
+            return self._store.of_group(members)
         with self._lock:
             if self._idle_clients:
                 return self._idle_clients.pop()

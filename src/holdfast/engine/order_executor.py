@@ -96,6 +96,7 @@ class OrderExecutor:
             node=node_of(parts.worker),
             checkpoints=options.checkpoints,
             folder=Path(options.folder),
+            others=parts.snapshots.others,
         )
         parts.num_updates = loaded.num_updates
         self._under_way().restored = RestoreReport(

@@ -84,6 +84,10 @@ class ProtectionChanged(Event, frozen=True, kw_only=True):
     not_against: tuple[str, ...]
 
 
+class HostJoined(Event, frozen=True, kw_only=True):
+    """`reason` says which node it is."""
+
+
 class PlanStarted(Event, frozen=True, kw_only=True):
     """The first plan of a run that does not go on from a snapshot."""
 
@@ -336,6 +340,7 @@ AnyEvent = (
     | ProtectionProvided
     | ProtectionLacking
     | ProtectionChanged
+    | HostJoined
     | PlanStarted
     | WorkersReady
     | StepDone

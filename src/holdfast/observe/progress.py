@@ -7,6 +7,7 @@ from holdfast.observe.events import (
     Evaluated,
     Event,
     FaultInjected,
+    HostJoined,
     JobEnded,
     JobStarted,
     PlanChanged,
@@ -49,6 +50,8 @@ def describe_event(event: Event) -> str:
             return f"lacking: {reason}"
         case ProtectionChanged(against=against, not_against=not_against):
             return describe_protection(against, not_against)
+        case HostJoined(reason=reason):
+            return f"host: {reason}"
         case PlanStarted():
             why = f" ({event.reason})" if event.reason.startswith("from the start") else ""
             return f"plan: {event.shape}{why}"

@@ -23,6 +23,7 @@ OTHER_MEANINGS = {
     ("snapshot", "redundancy"): "of the memory of a loop; in a job file it is of the plan",
     ("snapshot", "keep_latest_k"): "a writer used alone removes nothing",
     ("plan", "tensor"): "an axis",
+    ("planner", "rendezvous"): "the seconds it takes",
     ("planner", "stages"): "a list",
     ("plan", "split"): "of a tensor",
 }

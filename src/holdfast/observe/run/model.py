@@ -19,6 +19,7 @@ from holdfast.observe.events import (
     Evaluated,
     Event,
     FaultInjected,
+    HostJoined,
     JobEnded,
     JobStarted,
     PlanChanged,
@@ -205,6 +206,8 @@ class RunModel:
             case Evaluated():
                 self.evaluations.append(event)
                 self._note("plan", describe_evaluation(event))
+            case HostJoined(reason=reason):
+                self._note("plan", reason)
             case StepSkipped():
                 self.num_skipped += 1
                 self._note("fault", f"step {event.step} was not applied: {event.reason}")

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from holdfast.control.snapshots.messages import (
 )
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import StepReport
+from holdfast.runtime.agent.peer_service import PeerService
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
@@ -41,6 +42,7 @@ from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
 from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
+from holdfast.runtime.wire.host_messages import Peers, Serving
 from holdfast.runtime.wire.messages import (
     Assignment,
     EndNode,
@@ -85,11 +87,22 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
     log_dir: str
     assignment: Assignment
     """Of any of its workers, but for the name."""
+    serves: str = ""
+    """The address for workers of other hosts; empty: all are on this machine."""
+
+
+Locate = Callable[[], tuple[str, int] | None]
+"""Where the coordinator is; None: the job is over."""
 
 
 class Agent:
-    def __init__(self, spec: AgentSpec, forker: Forker) -> None:
+    def __init__(self, spec: AgentSpec, forker: Forker, locate: Locate | None = None) -> None:
         self._spec, self._forker = spec, forker
+        self._locate: Locate = locate or (lambda: (spec.host, spec.port))
+        job = spec.assignment.config.job
+        self._serving: Serving | None = None
+        self.is_memory_useless = False
+        """To any run after this one."""
         self._workers: dict[str, WorkerProcess] = {}
         self._waiting: dict[str, Member] = {}
         """To be started when the process that has the name is reaped."""
@@ -105,8 +118,18 @@ class Agent:
         self._places: dict[str, ProgressPlace] = {}
         self._away_until = 0.0
         self._snapshots = AgentSnapshots(
-            spec.node, spec.assignment, forker, Path(spec.log_dir), self._tell
+            spec.node,
+            spec.assignment,
+            forker,
+            Path(spec.log_dir),
+            self._tell,
+            spec.secret if spec.serves else "",
         )
+        self._service: PeerService | None = None
+        if spec.serves:
+            self._service = PeerService(
+                spec.secret, self._snapshots.memory, job.tls_cert, job.tls_key
+            )
 
     async def run(self, launcher: socket.socket) -> None:
         """Until the job is over or the launcher gone."""
@@ -114,11 +137,16 @@ class Agent:
         launcher.setblocking(False)
         loop.add_reader(launcher, self._ended.set)  # it says nothing more: this is its end
         loop.add_reader(self._forker, self._receive_fork_notice)
+        if self._service is not None:
+            peer = await self._service.start(self._spec.serves)
+            self._serving = Serving(node=self._spec.node, peer=peer)
         tasks = [asyncio.create_task(job) for job in (self._keep_connected(), self._beat())]
         await self._ended.wait()
         for task in tasks:
             task.cancel()
         self._snapshots.close()
+        if self._service is not None:
+            self._service.close()
         for worker in self._workers.values():
             worker.give_back()
         if self._connection is not None:
@@ -141,10 +169,16 @@ class Agent:
         if asyncio.get_running_loop().time() < self._away_until:
             return False
         self._lost.clear()
+        host, port = "nowhere", 0
         try:
+            found = await asyncio.get_running_loop().run_in_executor(None, self._locate)
+            if found is None:
+                self._ended.set()
+                return False
+            host, port = found
             connection, term = await open_connection(
-                spec.host,
-                spec.port,
+                host,
+                port,
                 ClientProof(spec.secret, "agent", spec.node),
                 BY_AGENT,
                 tls=client_tls(spec.tls_cert),
@@ -152,7 +186,7 @@ class Agent:
                 on_lost=self._cut_off,
             )
         except (OSError, ProofFailed, TimeoutError) as error:
-            _LOG.info("no coordinator at %s:%d: %s", spec.host, spec.port, error)
+            _LOG.info("no coordinator at %s:%d: %s", host, port, str(error) or "no answer")
             return False
         if term < self._term:
             _LOG.warning("refused a coordinator of term %d: %d was seen", term, self._term)
@@ -169,6 +203,8 @@ class Agent:
         self._lost.set()
 
     def _everything(self) -> Iterator[Message]:
+        if self._serving is not None:
+            yield self._serving
         yield NodeConnected(
             node=self._spec.node,
             agent=self._spec.agent,
@@ -206,7 +242,12 @@ class Agent:
                     worker.send_later(message)
             case DropArenas() | Persist() | Copy():
                 self._snapshots.apply(message)
-            case EndNode():
+            case Peers():
+                self._snapshots.learn(message)
+                for worker in self._workers.values():
+                    worker.send_later(message)
+            case EndNode(is_memory_useless=is_useless):
+                self.is_memory_useless = is_useless
                 self._ended.set()
 
     def _pass_on(self, message: OrderForNode) -> None:
@@ -304,6 +345,7 @@ class Agent:
             worker=member.name,
             incarnation=member.incarnation,
             faults=tuple(mine),
+            access=self._snapshots.access(),
         )
 
     # Progress.

@@ -17,6 +17,7 @@ from holdfast.control.snapshots.messages import Copied, Copy, Persist, Persisted
 from holdfast.engine.optimizer import advance_moments
 from holdfast.errors import HoldfastError
 from holdfast.runtime.wire.frames import Channel
+from holdfast.runtime.wire.host_messages import Peers
 from holdfast.runtime.wire.messages import ToWorker
 from holdfast.runtime.wire.snapshot_messages import (
     CompleteLight,
@@ -25,6 +26,8 @@ from holdfast.runtime.wire.snapshot_messages import (
     LightSpec,
     PersistSpec,
 )
+from holdfast.runtime.worker.group_store import PeerDirectory
+from holdfast.runtime.worker.remote_memory import RemoteMemories
 from holdfast.snapshot.disk.job_writer import JobPersister
 from holdfast.snapshot.disk.persister import Attempt, Due
 from holdfast.snapshot.memory.light_versions import LightVersions
@@ -34,8 +37,13 @@ from holdfast.snapshot.memory.peer_copies import CopyFailed, CopyKeeper
 def run_copying(spec: CopySpec, channel: Channel[ToWorker]) -> int:
     """Such a process's whole life, after its first message."""
     os.setpriority(os.PRIO_PROCESS, 0, 19)
-    keeper = CopyKeeper(spec.memory, spec.node, Path(spec.folder))
-    while isinstance(message := channel.receive(), Copy):
+    peers = PeerDirectory(spec.access) if spec.access is not None else None
+    others = RemoteMemories(peers) if peers is not None else None
+    keeper = CopyKeeper(spec.memory, spec.node, Path(spec.folder), others)
+    while isinstance(message := channel.receive(), Copy | Peers):
+        if isinstance(message, Peers):
+            _learn(peers, message)
+            continue
         error = ""
         try:
             keeper.copy(message.version, message.plan, message.before)
@@ -81,6 +89,8 @@ def run_persisting(spec: PersistSpec, channel: Channel[ToWorker]) -> int:
             )
         )
 
+    peers = PeerDirectory(spec.access) if spec.access is not None else None
+
     def start() -> JobPersister:
         os.setpriority(os.PRIO_PROCESS, 0, 19)  # this thread, and those it starts
         return JobPersister(
@@ -91,11 +101,20 @@ def run_persisting(spec: PersistSpec, channel: Channel[ToWorker]) -> int:
             keep_latest_k=spec.keep_latest_k,
             first_step=spec.first_step,
             folder=Path(spec.folder),
+            others=RemoteMemories(peers) if peers is not None else None,
         )
 
     with ThreadPoolExecutor(1) as starter:
         persisting = starter.submit(start).result()
-    while isinstance(message := channel.receive(), Persist):
-        persisting.offer(message.version, message.demand, message.every_s)
+    while isinstance(message := channel.receive(), Persist | Peers):
+        if isinstance(message, Peers):
+            _learn(peers, message)
+        else:
+            persisting.offer(message.version, message.demand, message.every_s)
     persisting.close()
     return 0
+
+
+def _learn(peers: PeerDirectory | None, message: Peers) -> None:
+    if peers is not None:
+        peers.learn(message.addresses)

@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.agent.workers import WorkerProcess
 from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker
+from holdfast.runtime.wire.host_messages import Peer, PeerAccess, Peers
 from holdfast.runtime.wire.messages import Assignment, FromWorker
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
@@ -41,6 +42,7 @@ from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import ArenaLayout
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.node_arenas import NodeArenas, unpack_layouts
+from holdfast.snapshot.memory.sources import NodeMemory
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,9 +57,14 @@ class AgentSnapshots:
         forker: Forker,
         log_dir: Path,
         tell: Callable[[Message], object],
+        secret: str = "",
     ) -> None:
-        """`tell`: the coordinator."""
+        """`tell`: the coordinator. `secret`: with which agents of other hosts are asked; empty:
+        there are none.
+        """
         self._node, self._assignment, self._tell = node, assignment, tell
+        self._secret = secret
+        self._peers: dict[str, Peer] = {}
         self._forker, self._log_dir = forker, log_dir
         memory = assignment.memory
         self._folder = memory_folder(assignment.config)
@@ -75,6 +82,16 @@ class AgentSnapshots:
 
     def held(self) -> tuple[HeldArena, ...]:
         return self._arenas.held() if self._arenas is not None else ()
+
+    def memory(self) -> NodeMemory:
+        """For workers of other hosts."""
+        return self._arenas.memory(self._node) if self._arenas else NodeMemory(self._node, ())
+
+    def learn(self, message: Peers) -> None:
+        self._peers.update(message.addresses)
+        for name in (CHECKPOINTS, COPIES):
+            if name in self._sidecars:
+                self._sidecars[name].send(message)
 
     def _tell_held(self, costs: dict[str, CopyCost] | None = None) -> None:
         self._tell(NodeHolds(node=self._node, arenas=self.held(), costs=costs or {}))
@@ -191,11 +208,21 @@ class AgentSnapshots:
             every_s=snapshot.persist_every_s,
             keep_latest_k=snapshot.keep_latest_k,
             first_step=given.first_step,
+            access=self.access(),
+        )
+
+    def access(self) -> PeerAccess | None:
+        """To the agents of other hosts."""
+        if not self._secret:
+            return None
+        cert = self._assignment.config.job.tls_cert
+        return PeerAccess(
+            node=self._node, secret=self._secret, peers=dict(self._peers), tls_cert=cert
         )
 
     def _copier_spec(self) -> CopySpec:
         memory, folder = self._assignment.memory, str(self._folder)
-        return CopySpec(memory=memory, folder=folder, node=self._node)
+        return CopySpec(memory=memory, folder=folder, node=self._node, access=self.access())
 
     def _receive_from_sidecar(self, sidecar: WorkerProcess, message: FromWorker) -> None:
         match message:

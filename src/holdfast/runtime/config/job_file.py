@@ -10,6 +10,7 @@
     [recovery]   what happens when workers or nodes fail
     [snapshot]   what is kept of the state, in memory and on disk
     [detect]     whether slow workers are looked for
+    [net]        several hosts: where they find each other, and their addresses
     [emulate]    devices and links of another speed than those there are
     [view]       a page and metrics that the job serves itself
     [log]        where its numbers go besides, and what is called while it runs
@@ -351,6 +352,21 @@ class DetectSection(Section, frozen=True, kw_only=True):
     """Of every plan: what is usual is learned from them, and nothing is judged."""
 
 
+class NetSection(Section, frozen=True, kw_only=True):
+    rendezvous: str = ""
+    """Where hosts find each other, like dir:/shared/job: agents join there. Empty = all nodes are
+    processes of this machine.
+    """
+    nodes: Natural = 0
+    """Hosts to wait for; 0 = as many as the plan has nodes."""
+    address: str = ""
+    """The address of this host for the others; empty = that of the interface."""
+    interface: str = ""
+    """Empty = the one that the host's name leads to, or the only one."""
+    gather_within_s: Annotated[float, Meta(gt=0, le=10**7)] = 600.0
+    """How long the hosts may take to join."""
+
+
 Speeds = dict[str, Annotated[float, Meta(gt=0, le=1e6)]]
 
 
@@ -463,6 +479,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     recovery: RecoverySection = RecoverySection()
     snapshot: SnapshotSection = SnapshotSection()
     detect: DetectSection = DetectSection()
+    net: NetSection = NetSection()
     emulate: EmulateSection = EmulateSection()
     view: ViewSection = ViewSection()
     log: LogSection = LogSection()
@@ -481,6 +498,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "recovery": RecoverySection,
     "snapshot": SnapshotSection,
     "detect": DetectSection,
+    "net": NetSection,
     "emulate": EmulateSection,
     "view": ViewSection,
     "log": LogSection,
@@ -494,11 +512,13 @@ ALIASES: dict[str, dict[str, str]] = {
             "shard": "dp_shard dp_shard_degree data_parallel_shard_degree",
             "tensor": "tp tp_degree tensor_parallel_degree tensor_model_parallel_size",
             "stages": "pp pp_degree pipeline_parallel_degree pipeline_model_parallel_size",
+            "devices_per_node": "nproc_per_node",
         }.items()
         for alias in aliases.split()
     },
     "model": {"name": "preset"},
     "optimizer": {"lr": "learning_rate"},
+    "net": {"rdzv": "rendezvous", "rdzv_endpoint": "rendezvous", "nnodes": "nodes"},
 }
 """The field's names for our keys."""
 

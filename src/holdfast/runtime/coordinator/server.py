@@ -59,6 +59,7 @@ from holdfast.control.facts import (
     WorkerTold,
 )
 from holdfast.control.job_events import AllReady, StepCompleted
+from holdfast.control.message import Message
 from holdfast.control.settings import (
     ControlSettings,
     DetectSettings,
@@ -78,6 +79,8 @@ from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.effect_queue import EffectQueue
+from holdfast.runtime.coordinator.joining import HostJoins
+from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import (
     CannotWrite,
     CheckpointRequest,
@@ -90,8 +93,16 @@ from holdfast.runtime.launch.launcher_messages import (
     Wrote,
 )
 from holdfast.runtime.record.run_log import RunLog
-from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
-from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, Reader
+from holdfast.runtime.rendezvous.rendezvous import open_rendezvous
+from holdfast.runtime.wire.connection import (
+    Gate,
+    ServerConnection,
+    Strangers,
+    is_refused,
+    server_tls,
+)
+from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, FROM_HOST, Reader
+from holdfast.runtime.wire.host_messages import JoinRequest, Peers, Serving
 from holdfast.runtime.wire.messages import (
     EndNode,
     Failed,
@@ -113,6 +124,7 @@ LEAVE_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 1.0
 """For workers to leave after a stop: what they had to write is written."""
 ENTER_MS = 30_000
+PROBE_S = 1.0
 GRACE_S = 10.0
 """How much longer than its workers the coordinator waits for any sign of progress."""
 
@@ -147,6 +159,10 @@ class CoordinatorServer:
         self._error: Exception | None = None
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
         self._advisor = AdvisorProcess(self._guarded(lambda said: self._take(PlanAnswered(said))))
+        self._joining = self._make_joining() if spec.assignment is not None else None
+        self._has_gathered = asyncio.Event()
+        self._peers: dict[str, Serving] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
 
     # Life.
 
@@ -157,32 +173,93 @@ class CoordinatorServer:
         self._run_log.on_write = lambda journal, metrics: self._link.send(
             Wrote(journal=journal, metrics=metrics)
         )
-        if self._journal.entries and self._machine.view.run == self._spec.run:
-            self._run_log.tell([_took_over(self._machine.term + 1)])
-        self._take(Tick())  # takes the term, before any agent can ask for it
-        self._find_checkpoints()
-        readers: dict[str, Reader[Any]] = {"agent": FROM_AGENT, "client": FROM_CLIENT}
         gate = Gate(
             self._spec.secret,
             self._machine.term,
             self._strangers,
-            readers,
+            {},
             lambda connection: None,
             self._guarded(self._on_message),
             self._guarded(self._on_lost),
         )
         job = self._spec.config.job
-        server = await loop.create_server(
-            lambda: ServerConnection(gate), sock=listener, ssl=server_tls(job.tls_cert, job.tls_key)
-        )
+        tls = server_tls(job.tls_cert, job.tls_key)
+        if self._joining is not None:
+            gate.readers["host"] = FROM_HOST
+        serve = loop.create_server(lambda: ServerConnection(gate), sock=listener, ssl=tls)
+        if self._joining is not None and not self._is_successor:
+            server = await serve
+            await self._gather(self._joining)
+            self._begin(gate)
+        else:
+            self._begin(gate)
+            server = await serve
         ticking = asyncio.create_task(self._keep_ticking())
         await self._ended.wait()
-        ticking.cancel()
+        for task in (ticking, *self._probes.values()):
+            task.cancel()
         server.close()
         await self._advisor.close()
         if self._error is not None:
             raise self._error
         await self._say_good_bye()
+
+    @property
+    def _is_successor(self) -> bool:
+        return bool(self._journal.entries) and self._machine.view.run == self._spec.run
+
+    def _begin(self, gate: Gate) -> None:
+        """Take the term, before any agent can ask for it."""
+        if self._ended.is_set():
+            return
+        if self._is_successor:
+            self._run_log.tell([_took_over(self._machine.term + 1)])
+        self._take(Tick())
+        self._find_checkpoints()
+        gate.term = self._machine.term
+        readers: dict[str, Reader[Any]] = {"agent": FROM_AGENT, "client": FROM_CLIENT}
+        gate.readers.update(readers)
+
+    # Hosts.
+
+    def _make_joining(self) -> HostJoins:
+        spec = self._spec
+        assert spec.assignment is not None
+        return HostJoins(
+            open_rendezvous(spec.config.net.rendezvous),
+            Job(spec.config, spec.plans, ()).workers,
+            spec.config.recovery.heartbeat_ms,
+            spec.assignment,
+            lambda text: self._run_log.tell([events.HostJoined(reason=text)]),
+        )
+
+    async def _gather(self, joining: HostJoins) -> None:
+        """Until a host has joined for every node; or the job ends before it has begun."""
+        within_s = self._spec.config.net.gather_within_s
+        waits = [asyncio.create_task(event.wait()) for event in (self._has_gathered, self._ended)]
+        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        if joining.missing and not self._ended.is_set():
+            self._end(
+                "failed",
+                f"waited {within_s:g} s for hosts, and none has joined for "
+                f"{', '.join(joining.missing)}; on each of them: holdfast agent --join "
+                f"{self._spec.config.net.rendezvous}",
+            )
+
+    def _join(self, request: JoinRequest) -> Message:
+        assert self._joining is not None
+        reply = self._joining.answer(request, self._machine.view.present_nodes, now_ms())
+        if not self._joining.missing:
+            self._has_gathered.set()
+        return reply
+
+    def _introduce(self, connection: ServerConnection, serving: Serving) -> None:
+        """Agents learn where the others are before any order makes them look for each other."""
+        self._dispatch.to_all(Peers(addresses={serving.node: serving.peer}))
+        self._peers[serving.node] = serving
+        connection.send(Peers(addresses={node: s.peer for node, s in self._peers.items()}))
 
     def _guarded(self, action: Callable[..., object]) -> Callable[..., None]:
         """Nothing is done after an exception, and the process ends with it."""
@@ -229,7 +306,8 @@ class CoordinatorServer:
             except TimeoutError:
                 names = ", ".join(view.workers)
                 _LOG.warning("%s did not leave within %g s", names, deadline_s)
-        self._dispatch.to_all(EndNode())
+        is_useless = self._ending.outcome == "finished" or self._ending.is_state_lost
+        self._dispatch.to_all(EndNode(is_memory_useless=is_useless))
         self._dispatch.close()
         unwritten = await self._disk.write_last()
         self._link.send(msgspec.structs.replace(self._ending, unwritten=unwritten))
@@ -247,11 +325,15 @@ class CoordinatorServer:
     def _on_message(self, connection: ServerConnection, message: Any) -> None:
         if connection.role == "client":
             connection.send(self._admin.serve(message))
+        elif connection.role == "host":
+            connection.send(self._join(message))
         else:
             self._on_agent(connection, message)
 
     def _on_agent(self, connection: ServerConnection, message: object) -> None:
         match message:
+            case Serving():
+                self._introduce(connection, message)
             case NodeConnected():
                 self._on_connected(connection, message)
             case WorkerStarted() | Beat() | NodeHolds() | Copied():
@@ -267,6 +349,8 @@ class CoordinatorServer:
 
     def _on_connected(self, connection: ServerConnection, state: NodeConnected) -> None:
         self._dispatch.connect(state.node, connection)
+        if self._joining is not None:
+            self._joining.connected(state.node)
         self._take(state)
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 
@@ -274,9 +358,28 @@ class CoordinatorServer:
         if self._dispatch.disconnect(connection.name, connection):
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
+            serving = self._peers.get(connection.name)
+            if serving is not None and self._ending is None:
+                probe = self._probe(serving)
+                self._probes[connection.name] = asyncio.create_task(probe)
+
+    async def _probe(self, serving: Serving) -> None:
+        """Is its agent dead, or cut off? A host that refuses the connection says that no process of
+        that agent is left, for its workers die with it; a host that says nothing proves nothing.
+        """
+        loop = asyncio.get_running_loop()
+        while serving.node not in self._dispatch.nodes and self._peers[serving.node] == serving:
+            if await is_refused(loop, serving.peer.host, serving.peer.port):
+                how = f"the agent of {serving.node} has ended"
+                # Another host may take its place, or this one is back with another agent.
+                self._guarded(self._take)(NodeDead(serving.node, how, will_return=True))
+                return
+            await asyncio.sleep(PROBE_S)
 
     def _left_of(self, node: str) -> tuple[HeldArena, ...]:
-        """What of a node's memory can be read without its agent."""
+        """What of a node's memory can be read without its agent; of another host, nothing."""
+        if self._joining is not None:
+            return ()
         memory, folder = self._spec.memory, memory_folder(self._spec.config)
         return reachable(node_job(memory, node), folder) if memory else ()
 

@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -240,7 +240,7 @@ class ForkServer(Forker):
             self._process.wait()
         self._output.close()
 
-    def __enter__(self) -> "ForkServer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None:

@@ -15,6 +15,9 @@ What a signal means is a setting; by default it asks for a stop at the next step
 a checkpoint, within the grace time. A second Ctrl-C ends everything at once. A run that was stopped
 is not done, so its exit code is that of the signal (128 and its number), never 0.
 
+Where hosts join the job (`net.rendezvous`), the launcher starts no agents and hosts no store: it
+says at the rendezvous where the coordinator is, and the agents of other hosts come there.
+
 In the directory of an earlier run the launcher starts the job again: its coordinator goes on with
 the journal there, its agents find the memory that is left, and the coordinator decides what to go
 on from.
@@ -25,7 +28,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -48,6 +51,7 @@ from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.config.model_source import preload_modules
 from holdfast.runtime.faults.injector import place_faults
 from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.launch.addresses import meet, with_address
 from holdfast.runtime.launch.fork_server import WARM_DEADLINE_S, ForkServer, ForkServerGone
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import (
@@ -59,6 +63,7 @@ from holdfast.runtime.launch.launcher_messages import (
     StopRequest,
     Wrote,
 )
+from holdfast.runtime.launch.light_fork_server import LightForkServer
 from holdfast.runtime.launch.resources import grant, provide_for
 from holdfast.runtime.launch.run_lock import RunLock
 from holdfast.runtime.launch.run_memory import KeptMemory, RunMemory
@@ -76,6 +81,13 @@ from holdfast.runtime.launch.supervisor import (
     Warmed,
 )
 from holdfast.runtime.record.recorder import OnEvent, Recorder, resolved
+from holdfast.runtime.rendezvous.rendezvous import (
+    CoordinatorAddress,
+    Rendezvous,
+    RunEnd,
+    announce,
+    announce_end,
+)
 from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.secret import make_secret, write_secret
 
@@ -127,9 +139,14 @@ def run_job(
     """
     with ExitStack() as stack:
         box = signals if signals is not None else stack.enter_context(_own_signals())
+        job = with_address(job)
         host = job.config.job.host
-        store = stack.enter_context(bind(host, job.config.job.port))
-        control = stack.enter_context(bind(host, 0))
+        rendezvous = meet(job.config)
+        if rendezvous is None:
+            store = stack.enter_context(bind(host, job.config.job.port))
+            control = stack.enter_context(bind(host, 0))
+        else:
+            store = control = stack.enter_context(bind(host, job.config.job.port))
         secret = make_secret(os.environ)
         provision = provide_for(job)
         directory = create_run_directory(job.config.job.run_dir, job.config.job.name)
@@ -138,14 +155,20 @@ def run_job(
         write_secret(directory.path, secret)
         recorder = stack.enter_context(Recorder(job, directory, on_event, provision))
         granted = grant(job, provision, directory)
-        if fork_server is None:
+        if rendezvous is not None:
+            fork_server = None
+            light: LightForkServer = stack.enter_context(LightForkServer([lock.fileno()]))
+        elif fork_server is None:
             fork_server = stack.enter_context(
                 ForkServer([lock.fileno()], preload_modules(job.config))
             )
+            light = fork_server.light
+        else:
+            light = fork_server.light
         memory = stack.enter_context(RunMemory(granted, directory))
-        run = _Run(granted, directory, recorder, secret, memory)
+        run = _Run(granted, directory, recorder, secret, memory, rendezvous)
         run.show = show
-        return run.run(fork_server, store, control, box)
+        return run.run(fork_server, light, store, control, box)
 
 
 def _own_signals() -> SignalBox:
@@ -158,10 +181,17 @@ class _Run:
     """One run, from the first process to the last."""
 
     def __init__(
-        self, job: Job, directory: RunDirectory, recorder: Recorder, secret: str, memory: RunMemory
+        self,
+        job: Job,
+        directory: RunDirectory,
+        recorder: Recorder,
+        secret: str,
+        memory: RunMemory,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
+        """`rendezvous`: where hosts join the job; None: all nodes are on this machine."""
         self._job, self._directory, self._recorder, self._secret = job, directory, recorder, secret
-        self._memory = memory
+        self._memory, self._rendezvous = memory, rendezvous
         self.show: Callable[[list[str]], object] = lambda lines: None
         self._actions = actions(job.config.job.signals)
         self._ending: Ending | None = None
@@ -174,17 +204,20 @@ class _Run:
 
     def run(
         self,
-        fork_server: ForkServer,
+        fork_server: ForkServer | None,
+        light: LightForkServer,
         store: socket.socket,
         control: socket.socket,
         signals: SignalBox,
     ) -> RunResult:
+        """`fork_server`: for workers on this machine."""
         self._control, self._store_port = control, store.getsockname()[1]
         logs = self._directory / LOGS
         try:
-            with Supervisor(fork_server, fork_server.light, logs, signals) as self._people:
+            with Supervisor(fork_server, light, logs, signals) as self._people:
                 self._recorder.begin()
-                self._follow(fork_server, store)
+                servers = [light] if fork_server is None else [fork_server, light]
+                self._follow(servers, store)
         except _StoppedAtOnce as stop:
             self._ending = self._ending or Ending(outcome="stopped", reason=str(stop))
         except (HoldfastError, ForkServerGone) as error:
@@ -198,6 +231,8 @@ class _Run:
     def _end(self, ending: Ending) -> RunResult:
         """All processes are gone."""
         self._recorder.follow()
+        if self._rendezvous is not None:
+            announce_end(self._rendezvous, RunEnd(run=self._recorder.run, outcome=ending.outcome))
         self._memory.is_useless = ending.outcome == "finished" or ending.is_state_lost
         kept = self._memory.settle()
         report = self._recorder.end(ending)
@@ -210,14 +245,15 @@ class _Run:
 
     # Phases.
 
-    def _follow(self, fork_server: ForkServer, listener: socket.socket) -> None:
+    def _follow(self, servers: Sequence[ForkServer], listener: socket.socket) -> None:
         self._wait_until(
-            lambda: fork_server.is_warm and fork_server.light.is_warm,
+            lambda: all(server.is_warm for server in servers),
             WARM_DEADLINE_S,
             "the fork servers",
         )
         self._store_listener = listener
-        self._people.start_store(listener)
+        if self._rendezvous is None:
+            self._people.start_store(listener)
         self._start_all()
         self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
         self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
@@ -226,6 +262,11 @@ class _Run:
         host, port = self._control.getsockname()[:2]
         self._directory.write(ADDRESS, f"{host}:{port}\n")
         self._start_coordinator()
+        if self._rendezvous is not None:
+            self._rendezvous.keep_secret(self._secret)
+            address = CoordinatorAddress(run=self._recorder.run, host=host, port=port)
+            announce(self._rendezvous, address)
+            return
         for node in self._nodes():
             self._start_agent(node)
 
@@ -248,6 +289,7 @@ class _Run:
                 first_step=self._job.first_step,
                 run=self._recorder.run,
                 clock=self._recorder.clock,
+                assignment=self._assignment() if self._rendezvous is not None else None,
             ),
             self._control,
         )
@@ -283,7 +325,7 @@ class _Run:
         return Assignment(
             worker="",
             config=config,
-            store_host=config.job.host,
+            store_host="" if self._rendezvous is not None else config.job.host,
             store_port=self._store_port,
             num_threads=config.job.threads or share_cores(len(self._job.workers)),
             num_workers_here=len(self._job.workers),

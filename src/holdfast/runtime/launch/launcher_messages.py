@@ -16,6 +16,7 @@ from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.agent.agent import AgentSpec
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.wire.frames import Reader, Unpacker, pack
+from holdfast.runtime.wire.messages import Assignment
 
 
 class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinator"):
@@ -32,6 +33,8 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinato
     run: int = 1
     """Counts the runs in this directory."""
     clock: RunClock
+    assignment: Assignment | None = None
+    """Where hosts join the job: of any worker, but for its name and what only its host knows."""
 
 
 class StartOf(Message, frozen=True, kw_only=True):

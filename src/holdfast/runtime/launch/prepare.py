@@ -24,6 +24,7 @@ from holdfast.plan.plan import EXPLICIT, Plan, Schedule
 from holdfast.plan.text import parse_plan
 from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import TensorSpec, Unit
+from holdfast.plan.workers import node_of
 from holdfast.runtime.config.data_source import with_prepared
 from holdfast.runtime.config.job_file import (
     ChangeSection,
@@ -114,7 +115,21 @@ def _checked_job(
             f"machine has {MAX_WORKERS} at most"
         )
     place_faults(config.faults, first, config.job.seed, job.workers)
+    _check_hosts(job)
     return job
+
+
+def _check_hosts(job: Job) -> None:
+    net, nodes = job.config.net, sorted(set(map(node_of, job.workers)))
+    if net.nodes and not net.rendezvous:
+        raise HoldfastError(
+            f"net.nodes = {net.nodes} hosts need a place to meet: net.rendezvous = 'dir:PATH'"
+        )
+    if net.nodes not in (0, len(nodes)):
+        raise HoldfastError(
+            f"net.nodes = {net.nodes}, and the plan has {len(nodes)} nodes ({nodes[0]} .. "
+            f"{nodes[-1]}): change parallel.devices_per_node, or leave net.nodes out"
+        )
 
 
 def _places(config: JobConfig) -> list[tuple[str, int, ParallelSection]]:

@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.observe.quantities import format_bytes
 from holdfast.observe.run_directory import DEFAULT_PARENT, MEMORY, RunDirectory, nearest_folder
 from holdfast.observe.run_directory import SHARED_MEMORY as SHARED_NAME
+from holdfast.plan.workers import node_of
 from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.launch.job import Job
 from holdfast.snapshot.memory.arena import SHARED_MEMORY
@@ -33,7 +34,8 @@ _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 def provide_for(job: Job) -> Provision:
     """What the job gets; HoldfastError if it is strict and that is not all it asks for."""
     config, snapshot = job.config, job.config.snapshot
-    _check_fits(job)
+    if not config.net.rendezvous:
+        _check_fits(job)
     asked = AskedProtection(
         options=snapshot_options(config, "", ""),
         persist_every_steps=snapshot.persist_every_steps,
@@ -112,6 +114,10 @@ def _places(job: Job, disk: MemoryPlace) -> list[MemoryPlace]:
         is_disk = not is_in_memory(Path(given))
         free = free_bytes(Path(given)) if is_disk else _free_memory(Path(given))
         return [MemoryPlace(os.path.abspath(given), free, is_disk)]
+    if job.config.net.rendezvous:
+        # The other hosts are taken to be like this one.
+        num_nodes = len(set(map(node_of, job.workers)))
+        return [MemoryPlace(str(SHARED_MEMORY), num_nodes * _free_memory(SHARED_MEMORY))]
     run_dir = job.config.job.run_dir or f"{DEFAULT_PARENT}/..."
     on_disk = MemoryPlace(f"{run_dir}/{MEMORY}", disk.free_bytes, is_disk=True)
     free = _free_memory(SHARED_MEMORY) + _held_before(job)

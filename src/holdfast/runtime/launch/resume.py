@@ -6,6 +6,7 @@ of contents says which tensors there are; only reading that needs torch. The pla
 may everything that does not change what the tensors are.
 """
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -34,8 +35,10 @@ def earlier_job(run_dir: str) -> JobConfig | None:
 
 def choose_run_dir(config: JobConfig) -> JobConfig:
     """With `job.resume = "auto"`: in the newest directory of a job of this name that is not
-    finished. A run that is to go on from its own directory does so anyway.
+    finished. A run that is to go on from its own directory does so anyway. Where hosts meet in a
+    directory, that is it.
     """
+    config = _met_in_directory(config)
     job = config.job
     if job.resume == AUTO and not job.run_dir:
         newest = next((path for path in _runs_of(job.name) if not _is_finished(path, config)), None)
@@ -43,6 +46,16 @@ def choose_run_dir(config: JobConfig) -> JobConfig:
         return _with_job(config, run_dir=run_dir, resume="")
     is_own = job.run_dir and Path(job.resume).absolute() == Path(job.run_dir).absolute()
     return _with_job(config, resume="") if job.resume == AUTO or is_own else config
+
+
+def _met_in_directory(config: JobConfig) -> JobConfig:
+    kind, _, place = config.net.rendezvous.partition(":")
+    if kind != "dir" or not place:
+        return config
+    path = os.path.abspath(place)
+    net = msgspec.structs.replace(config.net, rendezvous=f"dir:{path}")
+    config = msgspec.structs.replace(config, net=net)
+    return config if config.job.run_dir else _with_job(config, run_dir=path)
 
 
 def _with_job(config: JobConfig, **fields: str) -> JobConfig:

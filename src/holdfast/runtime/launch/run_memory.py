@@ -43,7 +43,9 @@ class RunMemory:
         """Of the job in shared memory; empty if it keeps no snapshots."""
         self._checkpoints = directory / CHECKPOINTS
         self._place = memory_folder(job.config)
-        self._nodes = list(dict.fromkeys(map(node_of, job.workers))) if self.name else []
+        nodes = list(dict.fromkeys(map(node_of, job.workers))) if self.name else []
+        self._nodes = [] if job.config.net.rendezvous else nodes
+        """On this machine. What other hosts keep is theirs."""
         self._note = str(directory.path.absolute())
         self._locks = ExitStack()
         self.is_useless = False

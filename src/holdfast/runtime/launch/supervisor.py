@@ -83,12 +83,13 @@ class _Child:
 class Supervisor:
     def __init__(
         self,
-        fork_server: ForkServer,
+        fork_server: ForkServer | None,
         light_server: LightForkServer,
         log_dir: Path,
         signals: SignalBox,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`fork_server`: for workers; None: there are none on this machine."""
         self._fork_server, self._light_server, self._log_dir, self._clock = (
             fork_server,
             light_server,
@@ -101,7 +102,8 @@ class Supervisor:
         self._is_settled = True
         self._selector = selectors.DefaultSelector()
         self._signals = signals
-        self._selector.register(fork_server, selectors.EVENT_READ, self._receive_fork_notice)
+        if fork_server is not None:
+            self._selector.register(fork_server, selectors.EVENT_READ, self._receive_fork_notice)
         self._selector.register(light_server, selectors.EVENT_READ, self._receive_light_fork_notice)
         self._selector.register(self._signals.inbox, selectors.EVENT_READ, self._receive_signals)
 
@@ -112,6 +114,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             log = self._log_dir / f"{STORE}.log"
+            assert self._fork_server is not None
             ticket = self._fork_server.fork(theirs, log, listener.fileno(), role=STORE)
         self._store = _Child(STORE, ticket, ours)
 
@@ -123,6 +126,7 @@ class Supervisor:
         )
 
     def start_agent(self, spec: AgentSpec) -> None:
+        assert self._fork_server is not None
         self._is_settled = False
         with self._fork_server.attach() as control:
             self._agents[spec.node] = self._start(
@@ -162,6 +166,7 @@ class Supervisor:
 
     def _receive_fork_notice(self) -> Iterator[SupervisorNotice]:
         """Of its children only the store is ours; the others are the agents'."""
+        assert self._fork_server is not None
         store = self._store
         match self._fork_server.receive():
             case ForkServerIdle():
@@ -250,7 +255,7 @@ class Supervisor:
 
     def _settle(self, deadline: float) -> None:
         """Agents that were killed leave their workers to the fork server."""
-        if not self._is_settled:
+        if not self._is_settled and self._fork_server is not None:
             self._fork_server.settle()
         while not self._is_settled and self._clock() < deadline:
             for key, _ in self._selector.select(deadline - self._clock()):

@@ -91,14 +91,15 @@ class PatientStream(io.TextIOBase):
         return len(text)
 
 
-def start_logging(log: Path) -> None:
-    """From now on records of this process go to its standard error, which is `log`, and to the
-    JSON file beside it. Ours are taken from info on, those of libraries from warning on.
+def start_logging(log: Path, text_fd: int = _STDERR) -> None:
+    """From now on records of this process go to `text_fd`, which is `log`, and to the JSON file
+    beside it; by default that is its standard error. Ours are taken from info on, those of
+    libraries from warning on.
     """
     logging.raiseExceptions = False
     sys.stdout, sys.stderr = PatientStream(1), PatientStream(_STDERR)
     process = log.stem.replace("-", " ", 1)
-    handler = ProcessLog(process, _STDERR, open_log(log.with_suffix(LOG_SUFFIX)))
+    handler = ProcessLog(process, text_fd, open_log(log.with_suffix(LOG_SUFFIX)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -7,6 +7,7 @@ no message is refused in the same way: its connection ends, and it may come agai
 """
 
 import asyncio
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,6 +19,12 @@ from holdfast.runtime.wire.messages import Challenge, SecretProof, Welcome
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed, ServerProof
 
 HANDSHAKE_S = 10.0
+CONNECT_S = 3.0
+"""A host that is cut off answers nothing, not even that."""
+UNHEARD_MS = 5000
+"""What was sent and is not acknowledged for so long ends a connection: the other side is cut off,
+and nothing else would tell.
+"""
 MAX_UNPROVED = 4096
 """Connections that have not proved anything yet; more are refused at once."""
 MAX_UNSENT_BYTES = 256 * 2**20
@@ -64,6 +71,9 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_INET:
+            end_if_unheard(sock)
 
     def data_received(self, data: bytes) -> None:
         """Messages are taken one by one: any of them may change what the next one can be."""
@@ -260,15 +270,38 @@ async def open_connection(
 ) -> tuple[ClientConnection, int]:
     """Connected and proved: the connection, and the server's term."""
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(
-        lambda: ClientConnection(proof, reader, on_message, on_lost), host, port, ssl=tls
-    )
+    async with asyncio.timeout(CONNECT_S):
+        _, connection = await loop.create_connection(
+            lambda: ClientConnection(proof, reader, on_message, on_lost), host, port, ssl=tls
+        )
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             return connection, await connection.opened
     except BaseException:
         connection.hang_up()
         raise
+
+
+async def is_refused(loop: asyncio.AbstractEventLoop, host: str, port: int) -> bool:
+    """The host is there, and no process listens."""
+    with socket.socket() as sock:
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await loop.sock_connect(sock, (host, port))
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # a timeout, too
+            return False
+    return False
+
+
+def end_if_unheard(sock: Any) -> None:
+    """Also where nothing is sent: then the kernel asks now and then."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
 
 
 def server_tls(cert: str, key: str) -> ssl.SSLContext | None:

@@ -17,11 +17,15 @@ import msgspec
 from holdfast.control.message import Message
 from holdfast.runtime.wire.messages import (
     FromClient,
+    FromHost,
+    FromPeer,
     FromWorker,
     Handshake,
     ToAgent,
     ToClient,
     ToCoordinator,
+    ToHost,
+    ToPeer,
     ToWorker,
 )
 
@@ -63,6 +67,10 @@ BY_AGENT: Reader[ToAgent] = Reader(ToAgent)
 FROM_AGENT: Reader[ToCoordinator] = Reader(ToCoordinator)
 BY_CLIENT: Reader[ToClient] = Reader(ToClient)
 FROM_CLIENT: Reader[FromClient] = Reader(FromClient, 2**16)
+FROM_HOST: Reader[FromHost] = Reader(FromHost, 2**16)
+BY_HOST: Reader[ToHost] = Reader(ToHost)
+FROM_PEER: Reader[FromPeer] = Reader(FromPeer, 2**20)
+BY_PEER: Reader[ToPeer] = Reader(ToPeer)
 HANDSHAKE: Reader[Handshake] = Reader(Handshake, MAX_HANDSHAKE_BYTES)
 
 

@@ -54,6 +54,22 @@ from holdfast.control.worker_reports import ChangeReport, RecoveryReport, Restor
 from holdfast.plan.profile import Profile
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.faults.kinds import Fault
+from holdfast.runtime.wire.host_messages import (
+    BytesGiven,
+    BytesWanted,
+    JoinRefused,
+    JoinRequest,
+    KeyDone,
+    KeySet,
+    KeysWanted,
+    KeyValues,
+    ManifestsGiven,
+    ManifestsWanted,
+    PeerAccess,
+    Peers,
+    PinWanted,
+    Serving,
+)
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
     ArenaWanted,
@@ -76,7 +92,10 @@ class Assignment(Message, frozen=True, kw_only=True):
     incarnation: int = 1
     config: JobConfig
     store_host: str
+    """Empty: groups find each other through the agents."""
     store_port: int
+    access: PeerAccess | None = None
+    """To the agents of other hosts, if there are any."""
     num_threads: int
     num_workers_here: int = 1
     """On this machine, for the question whether workers share a device."""
@@ -120,6 +139,7 @@ ToWorker = (
     | Copy
     | LightSpec
     | CompleteLight
+    | Peers
 )
 
 
@@ -214,7 +234,15 @@ class Relayed(Message, frozen=True, kw_only=True):
 
 
 ToCoordinator = (
-    NodeConnected | WorkerStarted | WorkerExited | Relayed | Beat | NodeHolds | Persisted | Copied
+    NodeConnected
+    | WorkerStarted
+    | WorkerExited
+    | Relayed
+    | Beat
+    | NodeHolds
+    | Persisted
+    | Copied
+    | Serving
 )
 
 
@@ -259,6 +287,9 @@ class InjectFault(Message, frozen=True, kw_only=True):
 class EndNode(Message, frozen=True, kw_only=True):
     """The job is over: end the workers, and yourself."""
 
+    is_memory_useless: bool = False
+    """No run after this one needs what lies in memory."""
+
 
 ToAgent = (
     StartWorker
@@ -273,7 +304,27 @@ ToAgent = (
     | PlaceCopies
     | Persist
     | Copy
+    | Peers
 )
+
+
+# Hosts, and workers of other nodes.
+
+
+class NodeGrant(Message, frozen=True, kw_only=True):
+    """The host that has asked is this node from now on."""
+
+    node: str
+    places: tuple[str, ...]
+    heartbeat_ms: int
+    assignment: Assignment
+    """Of any of its workers, but for the name, and what only the host knows."""
+
+
+FromHost = JoinRequest
+ToHost = NodeGrant | JoinRefused
+FromPeer = KeySet | KeysWanted | ManifestsWanted | PinWanted | BytesWanted
+ToPeer = KeyDone | KeyValues | ManifestsGiven | BytesGiven
 
 
 # Clients.
@@ -318,9 +369,9 @@ class Challenge(Message, frozen=True, kw_only=True):
 class SecretProof(Message, frozen=True, kw_only=True):
     protocol: int
     role: str
-    """agent or client"""
+    """agent, client, host or worker"""
     name: str
-    """The node's name, or the client's purpose."""
+    """Of the node, the host or the worker, or the client's purpose."""
     nonce: bytes
     proof: bytes
 

@@ -2,6 +2,7 @@
 
 from holdfast.control.message import Message
 from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.runtime.wire.host_messages import PeerAccess
 from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import Version
 
@@ -28,6 +29,8 @@ class PersistSpec(Message, frozen=True, kw_only=True):
     every_s: float
     keep_latest_k: int
     first_step: int
+    access: PeerAccess | None = None
+    """To the agents of other hosts, if there are any."""
 
 
 class CopySpec(Message, frozen=True, kw_only=True):
@@ -38,6 +41,7 @@ class CopySpec(Message, frozen=True, kw_only=True):
     memory: str
     folder: str
     node: str
+    access: PeerAccess | None = None
 
 
 class LightSpec(Message, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from holdfast.plan.plan import Plan
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.record.final_state import write_final
 from holdfast.runtime.wire.frames import Channel, WireError
+from holdfast.runtime.wire.host_messages import Peer, Peers
 from holdfast.runtime.wire.messages import (
     Assignment,
     FaultMessage,
@@ -59,10 +60,11 @@ class WorkerLink:
         *,
         on_gone: Callable[[], object],
         on_fault: Callable[[Fault], object],
+        on_peers: Callable[[dict[str, Peer]], object] = lambda peers: None,
     ) -> None:
-        """`on_gone` and `on_fault` are called on another thread."""
+        """All three are called on another thread."""
         self._assignment, self._channel = assignment, channel
-        self._on_gone, self._on_fault = on_gone, on_fault
+        self._on_gone, self._on_fault, self._on_peers = on_gone, on_fault, on_peers
         self.newest_freeze = 0
         self.trainer: Trainer | None = None
         self._interrupt: Callable[[str], None] = lambda reason: None
@@ -98,6 +100,8 @@ class WorkerLink:
                     self._run_probes(self.trainer)
             case FaultMessage(fault=fault):
                 self._on_fault(fault)
+            case Peers(addresses=addresses):
+                self._on_peers(addresses)
             case ArenaReady(plan=plan, path=path, staging=staging):
                 if self.trainer is not None and self.trainer.snapshots is not None:
                     self.trainer.snapshots.give(plan, path, staging)

@@ -9,6 +9,7 @@ import os
 import socket
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +35,9 @@ from holdfast.runtime.wire.snapshot_messages import CopySpec, LightSpec, Persist
 from holdfast.runtime.worker.action_recorder import ActionRecorder
 from holdfast.runtime.worker.agent_link import WorkerLink
 from holdfast.runtime.worker.build import make_data, make_eval, make_model, trainer_config
+from holdfast.runtime.worker.group_store import GroupStores, PeerDirectory
 from holdfast.runtime.worker.progress_page import ProgressPage, make_page_file, start_beating
+from holdfast.runtime.worker.remote_memory import RemoteMemories
 from holdfast.snapshot.load.job_state import CannotRestore
 
 _LOG = logging.getLogger(__name__)
@@ -94,14 +97,22 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         page,
         announce=lambda fault, step: _announce(assignment.worker, channel, fault, step),
     )
-    link = WorkerLink(assignment, channel, on_gone=_end_at_once, on_fault=faults.strike)
+    access = assignment.access
+    peers = PeerDirectory(access, assignment.worker) if access is not None else None
+    link = WorkerLink(
+        assignment,
+        channel,
+        on_gone=_end_at_once,
+        on_fault=faults.strike,
+        on_peers=peers.learn if peers is not None else lambda found: None,
+    )
     hooks = Hooks(progress=faults.progress, phase=faults.phase, between=page.enter)
     trainer = Trainer(
         Member(assignment.worker, assignment.incarnation),
         model=make_model(config),
         data=make_data(config, config.data.micro_batches),
         config=trainer_config(config, pick_device(assignment), resume=assignment.resume),
-        store=connect_store(assignment.store_host, assignment.store_port),
+        store=find_store(assignment, peers),
         link=link,
         hooks=hooks,
         evaluated=make_eval(config),
@@ -110,7 +121,8 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
     faults.spoil = lambda: spoil_state(trainer)
     if assignment.memory:
         options = snapshot_options(config, assignment.memory, assignment.checkpoints)
-        trainer.keep_snapshots(options, link)
+        snapshots = trainer.keep_snapshots(options, link)
+        snapshots.others = RemoteMemories(peers) if peers is not None else None
     recorder = record_actions(assignment, trainer, hooks)
     link.listen()
     link.tell(trainer.position.state())
@@ -118,6 +130,13 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
     trainer.close()
     if recorder is not None:
         recorder.close()
+
+
+def find_store(assignment: Assignment, peers: PeerDirectory | None) -> Any:
+    """Through which its groups are made."""
+    if peers is None:
+        return connect_store(assignment.store_host, assignment.store_port)
+    return GroupStores(peers, assignment.config.job.timeout_s)
 
 
 def record_actions(assignment: Assignment, trainer: Trainer, hooks: Hooks) -> ActionRecorder | None:

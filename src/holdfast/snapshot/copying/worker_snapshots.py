@@ -34,6 +34,7 @@ from holdfast.snapshot.layout import GRADIENT, OTHER, PARITY, ArenaLayout, Versi
 from holdfast.snapshot.load.assemble import StateSlice
 from holdfast.snapshot.loop_state import pack_loop_state
 from holdfast.snapshot.memory.arena import Arena
+from holdfast.snapshot.memory.sources import OtherHosts
 from holdfast.snapshot.placement import SpanKey
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class WorkerSnapshots:
         self.options, self._worker, self._keeper = options, worker, keeper
         self._device, self._current = device, current
         self._num_updates = num_updates
+        self.others: OtherHosts | None = None
+        """Where other hosts keep versions; None: all nodes are on this machine."""
         self._plan: Plan | None = None
         self._planning: Future[ArenaPlan] | None = None
         self._slices: Mapping[str, StateSlice] = {}

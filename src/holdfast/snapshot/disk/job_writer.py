@@ -2,11 +2,11 @@
 
 The coordinator offers every version that has become whole to the agent of one node; that has
 a process forked from the fork server, which has torch, and passes them on. What is due is written
-from the memory of all nodes on this machine.
+from the memory of all nodes, those on other hosts through their agents.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
@@ -19,7 +19,7 @@ from holdfast.snapshot.loadable import LoadableVersion, find_loadable
 from holdfast.snapshot.manifest import survey
 from holdfast.snapshot.memory.arena import SHARED_MEMORY, Arena
 from holdfast.snapshot.memory.job_memory import arena_files, memories_of
-from holdfast.snapshot.memory.sources import NodeMemory
+from holdfast.snapshot.memory.sources import OtherHosts, Source
 
 FEW_BYTES = 2**20
 """With no more than these left, a disk counts as full: torch's own words for it say nothing."""
@@ -28,12 +28,21 @@ FEW_BYTES = 2**20
 class JobWriter:
     """(Writer) From whatever arenas the job has at that moment."""
 
-    def __init__(self, job: str, root: Path, folder: Path = SHARED_MEMORY) -> None:
-        self._job, self._root, self._folder = job, root, folder
+    def __init__(
+        self,
+        job: str,
+        root: Path,
+        folder: Path = SHARED_MEMORY,
+        others: OtherHosts | None = None,
+    ) -> None:
+        self._job, self._root, self._folder, self._others = job, root, folder, others
         self._pinned: list[Arena] = []
+        self._elsewhere: Sequence[Source] = ()
 
     def hold(self, version: Version) -> bool:
         """What is pinned of it is whole."""
+        if self._others is not None:
+            self._elsewhere = self._others.pin(version)
         before, self._pinned = self._pinned, []
         for path in arena_files(self._job, self._folder):
             try:
@@ -53,6 +62,9 @@ class JobWriter:
             arena.unpin()
             arena.close()
         self._pinned = []
+        if self._others is not None:
+            self._others.release()
+        self._elsewhere = ()
 
     def write(self, version: Version) -> Path:
         found = self._find(version)
@@ -80,8 +92,10 @@ class JobWriter:
         found = find_loadable(survey(manifests), {}, lambda held: held == version)
         return next(iter(found), None)
 
-    def _memories(self) -> list[NodeMemory]:
-        return memories_of(self._pinned)
+    def _memories(self) -> list[Source]:
+        here = memories_of(self._pinned)
+        own = [memory.node for memory in here]
+        return [*here, *(source for source in self._elsewhere if source.node not in own)]
 
 
 class JobPersister:
@@ -95,9 +109,10 @@ class JobPersister:
         keep_latest_k: int = 0,
         first_step: int = 0,
         folder: Path = SHARED_MEMORY,
+        others: OtherHosts | None = None,
     ) -> None:
         """`report` is called on another thread."""
-        writer = JobWriter(job, root, folder)
+        writer = JobWriter(job, root, folder, others)
         self._persister = Persister(writer, due, report, keep_latest_k=keep_latest_k)
         newest = next(iter(valid_checkpoints(root)), Version(first_step, 0))
         self._persister.start_from(newest)

@@ -1,10 +1,11 @@
 """Loading a worker's slices: from what is left of a version in memory, or from a checkpoint.
 
-Every arena of the job that this machine can reach is a source; all bytes are verified. (Nodes on
-other machines would be reached over their agents; there is no such way yet.)
+Every arena of the job that this machine can reach is a source, and so is the memory of other hosts,
+through their agents; all bytes are verified.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.snapshot.load.assemble import StateSlice, Want, assemble
 from holdfast.snapshot.load.recover import RestoredVersion, recover
 from holdfast.snapshot.memory.arena import SHARED_MEMORY
 from holdfast.snapshot.memory.job_memory import open_memories
+from holdfast.snapshot.memory.sources import OtherHosts, Source
 
 
 class CannotRestore(HoldfastError):
@@ -43,10 +45,11 @@ def load_snapshot(
     node: str,
     checkpoints: str = "",
     folder: Path = SHARED_MEMORY,
+    others: OtherHosts | None = None,
 ) -> Loaded:
     """Fill all slices with this version and no other; CannotRestore if it cannot be had."""
     root = Path(checkpoints) if checkpoints else None
-    with open_memories(job, folder) as memories:
+    with open_sources(job, folder, others) as memories:
         try:
             found = recover(
                 wants_of(slices), memories, root, here=node, accept=lambda held: held == version
@@ -63,15 +66,25 @@ def load_newest(
     job: str,
     node: str,
     folder: Path = SHARED_MEMORY,
+    others: OtherHosts | None = None,
 ) -> Loaded | None:
     """Fill all slices with the newest version in memory that is acceptable; None: there is none,
     and what the slices hold is undefined.
     """
-    with open_memories(job, folder) as memories:
+    with open_sources(job, folder, others) as memories:
         try:
             return _loaded(recover(wants_of(slices), memories, here=node, accept=accept))
         except HoldfastError:
             return None
+
+
+@contextmanager
+def open_sources(job: str, folder: Path, others: OtherHosts | None) -> Iterator[list[Source]]:
+    """This machine's memory first; that of a node is read here where it can be."""
+    elsewhere = others.open() if others is not None else nullcontext(())
+    with open_memories(job, folder) as here, elsewhere as there:
+        own = [memory.node for memory in here]
+        yield [*here, *(source for source in there if source.node not in own)]
 
 
 def _loaded(found: RestoredVersion) -> Loaded:

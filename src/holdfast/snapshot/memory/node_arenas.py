@@ -25,6 +25,7 @@ from holdfast.snapshot.memory.owners import (
     remove,
     staging_of,
 )
+from holdfast.snapshot.memory.sources import NodeMemory
 
 Layouts = tuple[ArenaLayout, ...]
 
@@ -76,6 +77,11 @@ class NodeArenas:
             for arena in list(self._arenas.values())
             if has_name(arena.fd) and not arena.layout.is_staging
         )
+
+    def memory(self, node: str) -> NodeMemory:
+        """What workers of other hosts may read."""
+        arenas = [arena for arena in self._arenas.values() if not arena.layout.is_staging]
+        return NodeMemory(node, [arena for arena in arenas if has_name(arena.fd)])
 
     def hold(self, plan: str, versions: Collection[Version]) -> bool:
         """Keep these of the node's own workers, and let go of others. Does it keep copies, too?"""

@@ -18,7 +18,7 @@ from holdfast.snapshot.layout import LayoutEntry, Version
 from holdfast.snapshot.manifest import ArenaPlace, Manifest
 from holdfast.snapshot.memory.arena import SHARED_MEMORY, Arena, ArenaSlot
 from holdfast.snapshot.memory.owners import arena_name, files_of
-from holdfast.snapshot.memory.sources import NodeMemory, Source, Unreadable
+from holdfast.snapshot.memory.sources import NodeMemory, OtherHosts, Source, Unreadable
 
 
 class CopyFailed(Exception):
@@ -64,8 +64,14 @@ def _pull(slot: ArenaSlot, entry: LayoutEntry, owner: Source, manifest: Manifest
 
 
 class CopyKeeper:
-    def __init__(self, job: str, node: str, folder: Path = SHARED_MEMORY) -> None:
-        self._job, self._node, self._folder = job, node, folder
+    def __init__(
+        self,
+        job: str,
+        node: str,
+        folder: Path = SHARED_MEMORY,
+        others: OtherHosts | None = None,
+    ) -> None:
+        self._job, self._node, self._folder, self._others = job, node, folder, others
 
     def copy(self, version: Version, plan: str, before: Version | None = None) -> None:
         """All that this node keeps for others; CopyFailed or HoldfastError if it cannot be had."""
@@ -80,8 +86,22 @@ class CopyKeeper:
         if copy.slot(version) is None:
             node = node_of(copy.layout.worker)
             layout = msgspec.structs.replace(copy.layout, node=node)
-            with _opened(self._folder / arena_name(node_job(self._job, node), layout)) as own:
+            path = self._folder / arena_name(node_job(self._job, node), layout)
+            if self._others is not None and not path.exists():
+                self._pull_from_host(copy, node, version, before)
+                return
+            with _opened(path) as own:
                 pull_copy(copy, NodeMemory(node, [own]), version, before)
+
+    def _pull_from_host(
+        self, copy: Arena, node: str, version: Version, before: Version | None
+    ) -> None:
+        assert self._others is not None
+        try:
+            with self._others.open_node(node) as owner:
+                pull_copy(copy, owner, version, before)
+        except Unreadable as error:
+            raise CopyFailed(str(error)) from None
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 A source gives bytes as they are; it promises nothing about them. The reader verifies.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import ArenaPlace, Manifest
 from holdfast.snapshot.memory.arena import Arena, ArenaSlot
 
@@ -27,6 +29,23 @@ class Source(Protocol):
 
     def confirm(self, place: ArenaPlace) -> None:
         """Unreadable if bytes given out earlier may have been overwritten since."""
+
+
+class OtherHosts(Protocol):
+    """The memory of nodes that are not on this machine, through their agents."""
+
+    def open(self) -> AbstractContextManager[Sequence[Source]]:
+        """Of all that can be reached now."""
+
+    def open_node(self, node: str) -> AbstractContextManager[Source]:
+        """Unreadable if it cannot be reached."""
+
+    def pin(self, version: Version) -> Sequence[Source]:
+        """Keep it from being overwritten on all of them, until the next call or `release`: what
+        they have of it.
+        """
+
+    def release(self) -> None: ...
 
 
 class NodeMemory:

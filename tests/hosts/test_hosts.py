@@ -1,0 +1,112 @@
+"""A job on three hosts that share nothing but the rendezvous: whatever happens to one of them, the
+run ends as the one on a single machine does.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from support.host_jobs import (
+    Outcome,
+    assert_equal,
+    events,
+    run_plain,
+    wait_for,
+    wait_for_steps,
+    write_job,
+)
+from support.hosts import cluster, start_agent, start_job
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Outcome:
+    """The same job on one machine."""
+    return run_plain(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """One for the launcher, three that train."""
+    with cluster(4, tmp_path) as found:
+        yield found
+
+
+def finish(launcher, agents, shared: Path) -> Outcome:
+    assert launcher.wait() == 0, launcher.text()
+    assert [agent.wait(30) for agent in agents] == [0] * len(agents)
+    return Outcome(shared)
+
+
+def happened(shared: Path, kind: str) -> list:
+    return [event for event in events(shared) if type(event).__name__ == kind]
+
+
+def is_protected(shared: Path) -> bool:
+    """Against the loss of any host."""
+    told = happened(shared, "ProtectionChanged")
+    return bool(told) and any("node" in what for what in told[-1].against)
+
+
+def test_three_hosts_train_as_one_machine_does(hosts, tmp_path, undisturbed) -> None:
+    shared = tmp_path / "shared"
+    launcher, agents = start_job(hosts, write_job(tmp_path), shared, "--nnodes", "3")
+    assert_equal(finish(launcher, agents, shared), undisturbed)
+    assert len(happened(shared, "HostJoined")) == 3
+    assert [host.shared_memory() for host in hosts] == [[]] * 4
+    for host in hosts[1:]:
+        assert list(host.folder.glob("n*/logs/n*.g0.log"))
+    assert sorted(path.name for path in (shared / "logs").glob("*.log")) == ["coordinator.log"]
+
+
+def test_a_worker_is_killed(hosts, tmp_path, undisturbed) -> None:
+    shared = tmp_path / "shared"
+    fault = '[[faults]]\nkind = "SIGKILL"\ntarget = "n1.g0"\nat_step = 10\n'
+    launcher, agents = start_job(hosts, write_job(tmp_path, fault), shared)
+    assert_equal(finish(launcher, agents, shared), undisturbed)
+    assert len(happened(shared, "WorkerLost")) == 1
+    assert happened(shared, "WorkerRestarted")
+
+
+def test_a_host_is_lost_and_the_others_go_on(hosts, tmp_path, undisturbed) -> None:
+    shared = tmp_path / "shared"
+    launcher, agents = start_job(hosts, write_job(tmp_path), shared)
+    wait_for_steps(shared, 8, launcher)
+    hosts[2].lose()
+    agents.pop(1)
+    assert_equal(finish(launcher, agents, shared), undisturbed)
+    assert happened(shared, "WorkerLost")
+
+
+def test_a_host_is_cut_off_and_comes_back_by_itself(hosts, tmp_path, undisturbed) -> None:
+    shared = tmp_path / "shared"
+    launcher, agents = start_job(hosts, write_job(tmp_path), shared)
+    wait_for_steps(shared, 8, launcher)
+    hosts[3].cut()
+    wait_for(lambda: happened(shared, "WorkerLost"), "a verdict")
+    hosts[3].mend()
+    assert_equal(finish(launcher, agents, shared), undisturbed)
+    assert happened(shared, "PlanChanged")  # it trains again
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory) -> Outcome:
+    """With stages instead of replicas: every host has state that no other one trains with."""
+    return run_plain(tmp_path_factory.mktemp("staged"), replicas=1, stages=3)
+
+
+def test_the_state_of_a_lost_host_comes_from_the_memory_of_others(hosts, tmp_path, staged) -> None:
+    shared = tmp_path / "shared"
+    job = write_job(tmp_path, replicas=1, stages=3, every=1)
+    launcher, agents = start_job(hosts, job, shared)
+    wait_for(lambda: is_protected(shared), "copies of a snapshot on other hosts")
+    hosts[2].lose()
+    agents.pop(1)
+    hosts[2].back()
+    agents.append(start_agent(hosts[2], shared))
+    assert_equal(finish(launcher, agents, shared), staged)
+    (restored,) = happened(shared, "Restored")
+    assert restored.bytes_by_origin["peer memory"] > 0
+    assert not restored.bytes_by_origin.get("storage")
+    assert [host.shared_memory() for host in hosts] == [[]] * 4

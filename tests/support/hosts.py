@@ -1,0 +1,153 @@
+"""Hosts of a cluster as namespaces of this machine: each with processes, an interface and shared
+memory of its own, on a network that only they have. For root.
+
+    switch    a namespace with a bridge; pulling a host's cable is taking its port down there, so
+              nothing tells either side: no FIN, no RST
+    host      a namespace of processes, mounts (an empty /dev/shm) and network. When its first
+              process is killed, all of it is gone at once, like a host that lost its power
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+HOLDFAST = [sys.executable, "-m", "holdfast.cli.main"]
+NETWORK = "10.77.0"
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def why_not() -> str:
+    """Why there can be no hosts here; empty: there can."""
+    if os.geteuid() != 0:
+        return "hosts as namespaces need root"
+    name = f"hf-{secrets.token_hex(3)}"
+    try:
+        run("ip", "netns", "add", name)
+        run("ip", "netns", "del", name)
+        run("unshare", "-m", "-p", "-f", "--mount-proc", "true")
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"hosts as namespaces are not possible here: {error}"
+    return ""
+
+
+class Host:
+    def __init__(self, switch: str, number: int, folder: Path) -> None:
+        self.address, self.folder = f"{NETWORK}.{number + 1}", folder / f"host-{number}"
+        self.folder.mkdir()
+        self._switch, self._port, self._name = switch, f"p{number}", f"{switch}-{number}"
+        run("ip", "netns", "add", self._name)
+        run(
+            *("ip", "-n", self._name, "link", "add", "eth0", "type", "veth"),
+            *("peer", "name", self._port, "netns", switch),
+        )
+        run("ip", "-n", self._name, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        for interface in ("lo", "eth0"):
+            run("ip", "-n", self._name, "link", "set", interface, "up")
+        run("ip", "-n", switch, "link", "set", self._port, "master", "br0", "up")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        mount = "mount -t tmpfs tmpfs /dev/shm; echo; exec sleep infinity"
+        self._keeper = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", self._name, "unshare", "-m", "-p", "-f"),
+                *("--mount-proc", "--kill-child", "sh", "-c", mount),
+            ],
+            stdout=subprocess.PIPE,
+        )
+        assert self._keeper.stdout is not None
+        self._keeper.stdout.readline()
+        children = Path(f"/proc/{self._keeper.pid}/task/{self._keeper.pid}/children")
+        self._first = int(children.read_text().split()[0])
+
+    def start(self, *command: str, log: str, env: dict[str, str] | None = None) -> "Process":
+        enter = ["nsenter", "-t", str(self._first), "-m", "-p", "-n", f"--wd={self.folder}"]
+        path = self.folder / log
+        with path.open("ab") as out:
+            found = subprocess.Popen(
+                [*enter, *command],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            )
+        self._processes.append(found)
+        return Process(found, path)
+
+    def lose(self) -> None:
+        """All its processes and its memory are gone, at once."""
+        os.kill(self._first, signal.SIGKILL)
+        self._keeper.wait()
+        assert self._keeper.stdout is not None
+        self._keeper.stdout.close()
+        for process in self._processes:
+            process.wait()
+        self._processes.clear()
+
+    def back(self) -> None:
+        """It has power again, and nothing in its memory."""
+        self._begin()
+
+    def cut(self) -> None:
+        run("ip", "-n", self._switch, "link", "set", self._port, "down")
+
+    def mend(self) -> None:
+        run("ip", "-n", self._switch, "link", "set", self._port, "up")
+
+    def shared_memory(self) -> list[str]:
+        return os.listdir(f"/proc/{self._first}/root/dev/shm")
+
+    def close(self) -> None:
+        if self._keeper.poll() is None:
+            self.lose()
+        run("ip", "netns", "del", self._name)
+
+
+class Process:
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.process, self.log = process, log
+
+    def wait(self, seconds: float = 400.0) -> int:
+        return self.process.wait(seconds)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def cluster(num_hosts: int, folder: Path) -> Iterator[list[Host]]:
+    switch = f"hf-{secrets.token_hex(3)}"
+    with contextlib.ExitStack() as stack:
+        run("ip", "netns", "add", switch)
+        stack.callback(run, "ip", "netns", "del", switch)
+        run("ip", "-n", switch, "link", "add", "name", "br0", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "br0", "up")
+        hosts: list[Host] = []
+        for number in range(num_hosts):
+            hosts.append(Host(switch, number, folder))
+            stack.callback(hosts[-1].close)
+        yield hosts
+
+
+def start_job(
+    hosts: Sequence[Host], job: Path, shared: Path, *settings: str
+) -> tuple[Process, list[Process]]:
+    """The launcher on the first host, an agent on every host but it."""
+    place = f"dir:{shared}"
+    command = [*HOLDFAST, "run", str(job), "--rdzv", place, *settings]
+    launcher = hosts[0].start(*command, log="run.log")
+    return launcher, [start_agent(host, shared) for host in hosts[1:]]
+
+
+def start_agent(host: Host, shared: Path, *options: str) -> Process:
+    command = [*HOLDFAST, "agent", "--join", f"dir:{shared}", "--folder", str(host.folder)]
+    return host.start(*command, *options, log="agent.log")
