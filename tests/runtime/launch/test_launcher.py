@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -301,18 +302,28 @@ def test_a_fork_server_that_dies_takes_the_run_with_it(tiny_job):
         assert alive == []
 
 
-def test_a_job_ends_with_its_store(tiny_job, fork_server, tmp_path):
+def test_a_store_that_is_lost_again_and_again_ends_the_job(tiny_job, fork_server, tmp_path):
     log = tmp_path / "run" / "logs" / "store.log"
+    lines = []
 
-    def kill(pids):
+    def kill():
         for child in psutil.Process(fork_server.pid).children():
-            if os.readlink(f"/proc/{child.pid}/fd/1") == str(log):
-                child.kill()
+            with suppress(OSError):
+                if os.readlink(f"/proc/{child.pid}/fd/1") == str(log):
+                    child.kill()
+
+    def on_event(event):
+        if isinstance(event, StepDone):
+            kill()
 
     with pytest.raises(JobFailed) as caught:
-        run_job(tiny_job(steps=1000), on_event=at_step(1, kill), fork_server=fork_server)
+        run_job(tiny_job(steps=1000), on_event=on_event, fork_server=fork_server, show=lines.extend)
     assert str(caught.value) == (
-        f"the store, through which workers find each other, was killed by SIGKILL; its log is {log}"
+        f"the store was killed by SIGKILL, again and again; its log is {log}"
+    )
+    assert lines[0] == (
+        "the store, through which workers find each other, was killed by SIGKILL; it is started "
+        "again"
     )
 
 
