@@ -96,7 +96,7 @@ def test_groups_of_a_device_are_made_when_the_broken_ones_have_ended(monkeypatch
     communicator._live.append(group(Scripted(0, order)))
     communicator.wake("broken")
     fresh = communicator.renew()
-    monkeypatch.setattr(fresh, "_store_client", lambda: None)
+    monkeypatch.setattr(fresh, "_store_client", lambda members: None)
     monkeypatch.setattr("holdfast.engine.groups.PrefixStore", lambda *_: None)
     monkeypatch.setattr(
         fresh._bulk, "connect", lambda *_: order.append("connect") or Scripted(0, order)
