@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-# Parallel test processes, two for each of two cores: tests of real processes mostly wait for them.
-JOBS ?= 4
+# Parallel test processes. More than two gain little: process tests start workers of their own, whose
+# sidecars have the lowest priority, and come too late on cores that are shared by many.
+JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help

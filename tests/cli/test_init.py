@@ -4,10 +4,10 @@ import tomllib
 
 import numpy as np
 import pytest
-from holdfast.engine.token_file import write_token_file
 
 from holdfast.cli.init_job import InitAsked, Layout, Machine, choose_layout, job_text
 from holdfast.cli.main import main
+from holdfast.data.token_file import write_token_file
 from holdfast.errors import HoldfastError
 from tidy.source_tree import ROOT
 

@@ -11,7 +11,7 @@ from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(180)]
 
 JOB = """
 [job]

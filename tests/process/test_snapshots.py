@@ -357,7 +357,8 @@ def test_where_nothing_can_be_loaded_the_job_ends(runs, tmp_path):
 def test_a_stopped_job_is_taken_up_again(runs, tmp_path):
     snapshot = SnapshotSection(every=1, max_cost=0, persist_every_steps=4)
     stop = {5: lambda: os.kill(os.getpid(), signal.SIGTERM)}
-    first = runs.run(STAGES, name="first", do=stop, snapshot=snapshot)
+    # Enough also where the process that writes, of the lowest priority, gets little of the cores.
+    first = runs.run(STAGES, name="first", do=stop, snapshot=snapshot, job={"grace_s": 60})
     assert first.report.outcome == "stopped"
     written = [event for event in runs.events if isinstance(event, CheckpointWritten)]
     assert [event.error for event in written if event.error] == []

@@ -9,11 +9,15 @@ from holdfast.control.facts import Beat
 from holdfast.control.message import Message
 from holdfast.runtime.wire import messages
 
-DIRECTIONS = ("ToWorker", "FromWorker", "ToAgent", "ToCoordinator", "FromClient", "ToClient")
+DIRECTIONS = (
+    *("ToWorker", "FromWorker", "ToAgent", "ToCoordinator", "FromClient", "ToClient"),
+    *("FromHost", "ToHost", "FromPeer", "ToPeer"),
+)
 
 
 def types_of(direction: str) -> tuple[type, ...]:
-    return typing.get_args(getattr(messages, direction))
+    found = getattr(messages, direction)
+    return typing.get_args(found) or (found,)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

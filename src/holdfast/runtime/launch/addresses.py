@@ -56,6 +56,15 @@ def own_address(given: str = "", interface: str = "") -> str:
     return next(iter(outside.values()), "127.0.0.1")
 
 
+def check_address(given: str) -> None:
+    """One that other hosts can connect to."""
+    if given in ("0.0.0.0", "::"):
+        raise HoldfastError(
+            f"net.address = {given!r} means all addresses of this host: say the one that the other "
+            f"hosts use, or net.interface"
+        )
+
+
 def addresses() -> dict[str, str]:
     """Of all interfaces that have one."""
     found: dict[str, str] = {}

@@ -34,6 +34,7 @@ from holdfast.runtime.config.job_file import (
 from holdfast.runtime.config.model_source import check_tensor_degrees, model_units
 from holdfast.runtime.config.settings import AUTO
 from holdfast.runtime.faults.injector import place_faults
+from holdfast.runtime.launch.addresses import check_address
 from holdfast.runtime.launch.check_settings import check_data, check_rows, check_settings
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.job_state import JobState, state_of_job, with_state
@@ -121,9 +122,17 @@ def _checked_job(
 
 def _check_hosts(job: Job) -> None:
     net, nodes = job.config.net, sorted(set(map(node_of, job.workers)))
-    if net.nodes and not net.rendezvous:
+    if net.rendezvous:
+        check_address(net.address)
+    elif net.nodes:
         raise HoldfastError(
             f"net.nodes = {net.nodes} hosts need a place to meet: net.rendezvous = 'dir:PATH'"
+        )
+    elif net.address or net.interface:
+        key, value = ("address", net.address) if net.address else ("interface", net.interface)
+        raise HoldfastError(
+            f"net.{key} = {value!r} is for jobs on several hosts, which meet in a net.rendezvous; "
+            f"on one machine it is job.host"
         )
     if net.nodes not in (0, len(nodes)):
         raise HoldfastError(
