@@ -35,6 +35,8 @@ class LoopRun:
     """(rank, step, phase) of a kill; the others end when they notice."""
     is_patient: bool = False
     """The kill waits until peers have a copy of a version of this run."""
+    min_copied: int = 0
+    """With that: of this version, or a later one."""
     fresh: bool = False
     is_sharded: bool = True
     """FSDP2; else DDP."""
@@ -118,7 +120,8 @@ def _train(run: LoopRun, rank: int, size: int) -> Ended:
         if run.die is None or (rank, phase) != (run.die[0], run.die[2]) or step < run.die[1]:
             return
         protection = snapshotter._protection
-        if not run.is_patient or (protection is not None and protection.copied is not None):
+        copied = protection.copied if protection is not None else None
+        if not run.is_patient or (copied is not None and copied.step >= run.min_copied):
             os.kill(os.getpid(), signal.SIGKILL)
 
     for step in range(first, run.num_steps):
