@@ -10,7 +10,7 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos hosts browser monitoring docs reference clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos hosts slurm browser monitoring docs reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -58,7 +58,7 @@ pure: setup
 unit: setup ## the tests alone
 	@echo "== pytest"
 	@$(BIN)/python -m compileall -q src # not by every process of every job, where Python may not
-	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring and not hosts" --retry-processes
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring and not hosts and not slurm" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \
@@ -79,6 +79,12 @@ chaos: setup ## fault runs with real processes
 hosts: setup ## jobs on several hosts, as namespaces of this machine; skipped without root
 	@echo "== pytest -m hosts"
 	@$(BIN)/pytest -q -m hosts
+
+slurm: setup ## jobs under a real Slurm on this machine, installed with apt where root may; skipped elsewhere
+	@command -v slurmctld munged > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null \
+	  || { echo "== slurm: installing slurm-wlm and munge"; apt-get -qq install -y --no-install-recommends slurm-wlm munge > /dev/null; } || true
+	@echo "== pytest -m slurm"
+	@$(BIN)/pytest -q -m slurm
 
 browser: setup ## the page of a run in a real chromium; skipped where there is none
 	@echo "== pytest -m browser"

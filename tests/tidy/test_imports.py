@@ -114,9 +114,14 @@ DIRECTIONS = {
     ),
     "cli": direction(
         "plan schedule planner control detect snapshot advisor data engine observe models runtime "
-        "sim",
+        "sim submit",
         None,
         "nothing imports it",
+    ),
+    "submit": direction(
+        "",
+        "numpy scipy msgspec",
+        "what a scheduler is given is text made from settings: nothing is asked, nothing started",
     ),
     "errors": direction("", "", "everything imports it"),
     "__main__": direction("cli", "", "`python -m holdfast`: the command, and nothing else"),

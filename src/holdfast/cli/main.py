@@ -40,6 +40,7 @@ from holdfast.cli.report import report as report_command
 from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
 from holdfast.cli.status import status
+from holdfast.cli.submit import submit
 from holdfast.cli.top import top
 from holdfast.cli.trace import trace
 from holdfast.cli.view import view
@@ -70,6 +71,7 @@ def build_app() -> App:
     app.command(fuzz)
     app.command(run_command, name="run")
     app.command(agent)
+    app.command(submit)
     app.command(status)
     app.command(top)
     app.command(view)

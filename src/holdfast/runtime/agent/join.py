@@ -56,10 +56,14 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     interface: str = ""
     node: str = ""
+    label: str = ""
+    """What tells this host apart; empty = its name and address."""
     folder: Path
     """For logs and times of this host; one below it is made for the node."""
     wait_s: float = 600.0
     """For a job that has begun, and a node that is free."""
+    leave_after_s: float = 0.0
+    """After SIGTERM: a job that is stopped as a whole needs its nodes for the last checkpoint."""
     tls_cert: str = ""
 
 
@@ -77,16 +81,26 @@ def _join(
     coordinator = find_job(rendezvous, options)
     show(f"found the job's coordinator at {coordinator.host}:{coordinator.port}")
     request = JoinRequest(
-        host=f"{socket.gethostname()} {address}",
+        host=options.label or f"{socket.gethostname()} {address}",
         address=address,
         node=options.node,
         num_cores=len(os.sched_getaffinity(0)),
     )
     fork_server.wait_until_warm()  # a host that is a node can start workers at once
-    grant = _wait_for_node(rendezvous, options, secret, request, show)
+    grant, secret = _wait_for_node(rendezvous, options, secret, request, show)
     show(f"this host is {grant.node}; logs are in {options.folder / grant.node / LOGS}")
     spec = make_agent_spec(grant, options, address, secret)
-    return _run(spec, fork_server, rendezvous, coordinator.run, show)
+    locate = _locator(rendezvous, coordinator.run)
+    number, is_useless = _run(spec, fork_server, locate, options.leave_after_s)
+    outcome = how_ended(rendezvous, coordinator.run)
+    if (is_useless or outcome == "finished") and (memory := spec.assignment.memory):
+        folder = memory_folder(spec.assignment.config)
+        remove_all([node_job(memory, spec.node)], folder)
+    if number:
+        show(f"{spec.node} leaves the job: {signal.Signals(number).name}")
+        return exit_code(number)
+    show(f"{spec.node} is done: the job {'has ' + outcome if outcome else 'is over'}")
+    return 0
 
 
 def meet(options: JoinOptions) -> tuple[Rendezvous, str]:
@@ -124,8 +138,10 @@ def _wait_for_node(
     secret: str,
     request: JoinRequest,
     show: Callable[[str], object],
-) -> NodeGrant:
-    """A host that is not needed now waits: it may take the place of one that is lost."""
+) -> tuple[NodeGrant, str]:
+    """A host that is not needed now waits: it may take the place of one that is lost. The secret
+    may be that of an earlier run, whose successor has not begun: it is read again.
+    """
     deadline, told = time.monotonic() + options.wait_s, ""
     while True:
         found = find_coordinator(rendezvous)
@@ -139,7 +155,7 @@ def _wait_for_node(
             why = f"{found.host}:{found.port} does not answer: {str(error) or 'no answer'}"
         else:
             if isinstance(answer, NodeGrant):
-                return answer
+                return answer, secret
             if answer.is_final:
                 raise HoldfastError(answer.reason)
             why = answer.reason
@@ -147,6 +163,7 @@ def _wait_for_node(
             show(f"{why}; this host waits")
             told = why
         _wait_or_give_up(deadline, ASK_AGAIN_S, f"{why}; waited {options.wait_s:g} s")
+        secret = os.environ.get(VARIABLE, "") or rendezvous.secret() or secret
 
 
 async def _ask(
@@ -195,26 +212,13 @@ def make_agent_spec(grant: NodeGrant, options: JoinOptions, address: str, secret
 
 
 def _run(
-    spec: AgentSpec,
-    fork_server: ForkServer,
-    rendezvous: Rendezvous,
-    run: int,
-    show: Callable[[str], object],
-) -> int:
+    spec: AgentSpec, fork_server: ForkServer, locate: Locate, leave_after_s: float
+) -> tuple[int, bool]:
+    """As `_live`."""
     log = Path(spec.log_dir) / f"agent-{spec.node}.log"
     start_logging(log, open_log(log))
     with fork_server.attach() as control:
-        forker = Forker(control)
-        number, is_useless = asyncio.run(_live(spec, forker, _locator(rendezvous, run)))
-    outcome = how_ended(rendezvous, run)
-    if (is_useless or outcome == "finished") and (memory := spec.assignment.memory):
-        folder = memory_folder(spec.assignment.config)
-        remove_all([node_job(memory, spec.node)], folder)
-    if number:
-        show(f"{spec.node} leaves the job: {signal.Signals(number).name}")
-        return exit_code(number)
-    show(f"{spec.node} is done: the job {'has ' + outcome if outcome else 'is over'}")
-    return 0
+        return asyncio.run(_live(spec, Forker(control), locate, leave_after_s))
 
 
 def _locator(rendezvous: Rendezvous, run: int) -> Locate:
@@ -225,7 +229,9 @@ def _locator(rendezvous: Rendezvous, run: int) -> Locate:
     return locate
 
 
-async def _live(spec: AgentSpec, forker: Forker, locate: Locate) -> tuple[int, bool]:
+async def _live(
+    spec: AgentSpec, forker: Forker, locate: Locate, leave_after_s: float
+) -> tuple[int, bool]:
     """The signal that ended it (0: the job is over), and whether no run needs its memory."""
     ours, theirs = socket.socketpair()
     stopped: list[int] = []
@@ -234,9 +240,12 @@ async def _live(spec: AgentSpec, forker: Forker, locate: Locate) -> tuple[int, b
         stopped.append(number)
         ours.close()
 
+    def take(number: int) -> None:
+        loop.call_later(leave_after_s if number == signal.SIGTERM else 0.0, stop, number)
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(number, take, number)
     agent = Agent(spec, forker, locate)
     with ours, theirs:
         await agent.run(theirs)
