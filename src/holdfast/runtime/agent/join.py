@@ -6,7 +6,8 @@
 
 The agent is this process. If it ends, the fork server kills the workers; whatever starts
 processes on this host may then start it again, and it becomes the same node, with the memory that
-is left. Logs, snapshots and times stay on this host.
+is left. Logs, snapshots and times stay on this host. Any agent may have to start the job's next
+coordinator (`succeeding`).
 """
 
 import asyncio
@@ -22,10 +23,13 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.agent.agent import Agent, AgentSpec, Locate
+from holdfast.runtime.agent.agent import Agent, AgentSpec
+from holdfast.runtime.agent.succeeding import SucceedingFinder
 from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.launch.addresses import own_address
 from holdfast.runtime.launch.fork_server import Forker, ForkServer
+from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.launch.run_record import read_run
 from holdfast.runtime.launch.signals import exit_code
 from holdfast.runtime.record.logs import open_log, start_logging
 from holdfast.runtime.rendezvous.rendezvous import (
@@ -66,7 +70,8 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
 def join(options: JoinOptions, show: Callable[[str], object]) -> int:
     """Until the job is over; the exit code."""
     address = own_address(options.address, options.interface)
-    with ForkServer() as fork_server:  # it gets warm meanwhile
+    with ForkServer(preload=["holdfast.runtime.launch.light_child"]) as fork_server:
+        # It gets warm meanwhile; what a coordinator needs is there before it is needed.
         return _join(options, address, fork_server, show)
 
 
@@ -112,10 +117,14 @@ def _wait_or_give_up(deadline: float, pause_s: float, why: str) -> None:
 
 def find_job(rendezvous: Rendezvous, options: JoinOptions) -> CoordinatorAddress:
     deadline = time.monotonic() + options.wait_s
-    while (found := find_coordinator(rendezvous)) is None:
+    while True:
         why = f"no job has begun at {options.rendezvous} within {options.wait_s:g} s"
+        try:
+            if (found := find_coordinator(rendezvous)) is not None:
+                return found
+        except OSError as error:
+            why = f"{options.rendezvous} cannot be reached: {error}"
         _wait_or_give_up(deadline, LOOK_AGAIN_S, why)
-    return found
 
 
 def _wait_for_node(
@@ -128,15 +137,17 @@ def _wait_for_node(
     """A host that is not needed now waits: it may take the place of one that is lost."""
     deadline, told = time.monotonic() + options.wait_s, ""
     while True:
-        found = find_coordinator(rendezvous)
-        if found is None:
-            raise HoldfastError(
-                f"the job at {options.rendezvous} ended before this host was a node"
-            )
+        where = options.rendezvous
         try:
+            found = find_coordinator(rendezvous)
+            if found is None:
+                raise HoldfastError(
+                    f"the job at {options.rendezvous} ended before this host was a node"
+                )
+            where = f"{found.host}:{found.port}"
             answer = asyncio.run(_ask(found, secret, request, options.tls_cert))
         except (OSError, TimeoutError, ProofFailed) as error:
-            why = f"{found.host}:{found.port} does not answer: {str(error) or 'no answer'}"
+            why = f"{where} does not answer: {str(error) or 'no answer'}"
         else:
             if isinstance(answer, NodeGrant):
                 return answer
@@ -203,10 +214,10 @@ def _run(
 ) -> int:
     log = Path(spec.log_dir) / f"agent-{spec.node}.log"
     start_logging(log, open_log(log))
+    job = read_run(rendezvous, run)
     with fork_server.attach() as control:
-        forker = Forker(control)
-        number, is_useless = asyncio.run(_live(spec, forker, _locator(rendezvous, run)))
-    outcome = how_ended(rendezvous, run)
+        number, is_useless = asyncio.run(_live(spec, Forker(control), rendezvous, job))
+    outcome = _outcome(rendezvous, run)
     if (is_useless or outcome == "finished") and (memory := spec.assignment.memory):
         folder = memory_folder(spec.assignment.config)
         remove_all([node_job(memory, spec.node)], folder)
@@ -217,15 +228,17 @@ def _run(
     return 0
 
 
-def _locator(rendezvous: Rendezvous, run: int) -> Locate:
-    def locate() -> tuple[str, int] | None:
-        found = find_coordinator(rendezvous)
-        return None if found is None or found.run != run else (found.host, found.port)
+def _outcome(rendezvous: Rendezvous, run: int) -> str:
+    """Empty: it is not known."""
+    try:
+        return how_ended(rendezvous, run)
+    except OSError:
+        return ""
 
-    return locate
 
-
-async def _live(spec: AgentSpec, forker: Forker, locate: Locate) -> tuple[int, bool]:
+async def _live(
+    spec: AgentSpec, forker: Forker, rendezvous: Rendezvous, job: CoordinatorSpec
+) -> tuple[int, bool]:
     """The signal that ended it (0: the job is over), and whether no run needs its memory."""
     ours, theirs = socket.socketpair()
     stopped: list[int] = []
@@ -237,7 +250,8 @@ async def _live(spec: AgentSpec, forker: Forker, locate: Locate) -> tuple[int, b
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop, number)
-    agent = Agent(spec, forker, locate)
+    finder = SucceedingFinder(spec, forker, rendezvous, job)
+    agent = Agent(spec, forker, finder)
     with ours, theirs:
         await agent.run(theirs)
     return (stopped[0] if stopped else 0), agent.is_memory_useless

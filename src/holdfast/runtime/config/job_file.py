@@ -354,8 +354,8 @@ class DetectSection(Section, frozen=True, kw_only=True):
 
 class NetSection(Section, frozen=True, kw_only=True):
     rendezvous: str = ""
-    """Where hosts find each other, like dir:/shared/job: agents join there. Empty = all nodes are
-    processes of this machine.
+    """Where hosts find each other: dir:/shared/job, or etcd://HOST:PORT/NAME; agents join there.
+    Empty = all nodes are processes of this machine.
     """
     nodes: Natural = 0
     """Hosts to wait for; 0 = as many as the plan has nodes."""
