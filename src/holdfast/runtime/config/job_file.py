@@ -66,6 +66,10 @@ class JobSection(Section, frozen=True, kw_only=True):
     """What parameters, gradient sums and optimizer state are kept in."""
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda)$")] = "cpu"
     """cuda: a worker takes the device of its number, modulo those there are."""
+    compile: bool = False
+    """Compile the blocks of a Llama and its loss, before the first step; a worker that joins does
+    it before it takes part.
+    """
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """auto: gloo on cpu, nccl on cuda."""
     host: str = "127.0.0.1"
