@@ -10,7 +10,7 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos hosts slurm browser monitoring docs reference clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos gpu hosts slurm browser monitoring docs reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +75,18 @@ chaos: setup ## fault runs with real processes
 	@$(BIN)/pytest -q -m chaos; code=$$?; \
 	if [ $$code = 5 ]; then echo "chaos: there are no fault runs yet"; code=0; fi; \
 	exit $$code
+
+gpu: setup ## the tests and quick benchmarks that need a GPU; says so where there is none
+	@if ! $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  echo "gpu: torch finds no GPU here: nothing was run"; exit 0; \
+	fi; \
+	echo "== pytest -m gpu"; \
+	$(BIN)/pytest -q -m gpu; missed=$$?; \
+	for script in bench/*gpu*.py; do \
+	  echo "== $$script --quick"; \
+	  $(BIN)/python "$$script" --quick || missed=1; \
+	done; \
+	exit $$missed
 
 hosts: setup ## jobs on several hosts, as namespaces of this machine; skipped without root
 	@echo "== pytest -m hosts"

@@ -1,17 +1,21 @@
 """Faults on a GPU: several workers share it, each a host of its own to NCCL.
 
-For every shape (replicas, replicas x stages, replicas x tensor) the same job runs undisturbed, then
-with a worker killed (SIGKILL) or with a device that fails (GPU_ERROR) in each phase of a step.
+For every shape (replicas, and replicas x stages, tensor and shard groups) the same job runs
+undisturbed, then with a worker killed (SIGKILL) or with a device that fails (GPU_ERROR) in each
+phase of a step.
 
 Goals: every run finishes, no step is lost, losses and parameters equal those of the undisturbed run
-(float64: 1e-9 relative). Printed beside it: the stall of each fault, and the apply gate, the one
-wait of the host per step that keeps anything queued behind a broken reduction from being applied.
+(float64: 1e-9 relative); from the fault to the next step that is applied, at most a step of T, the
+share of the lost one among the R replicas, T / (R - 1), and one second. Printed beside it: the
+stall, and the apply gate, the one wait for the device per step that keeps anything queued behind a
+broken reduction from being applied.
 
 `--quick`: one phase per shape. Without a GPU it says so and exits with 0.
 """
 
 import argparse
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +24,7 @@ import torch
 
 from _common import Goal, finish, parse_args
 from holdfast.engine.optimizer_config import OptimizerConfig
+from holdfast.observe.run_directory import JOURNAL, METRICS
 from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import (
     JobConfig,
@@ -40,15 +45,23 @@ SHAPES = {
     "3 replicas": ParallelSection(replicas=3),
     "2 x 2 stages": ParallelSection(replicas=2, stages=2),
     "2 x tensor 2": ParallelSection(replicas=2, tensor=2),
+    "2 x shard 2": ParallelSection(replicas=2, shard=2),
 }
 PHASES = {
     "3 replicas": ("forward", "reduce 2", "agree", "apply"),
     "2 x 2 stages": ("forward", "message", "reduce 2", "agree", "apply"),
     "2 x tensor 2": ("forward", "backward", "reduce 2", "agree", "apply"),
+    "2 x shard 2": ("forward", "backward", "reduce 2", "agree", "apply"),
 }
-QUICK_PHASES = {"3 replicas": "reduce 2", "2 x 2 stages": "message", "2 x tensor 2": "backward"}
+QUICK_PHASES = {
+    "3 replicas": "reduce 2",
+    "2 x 2 stages": "message",
+    "2 x tensor 2": "backward",
+    "2 x shard 2": "reduce 2",
+}
 KINDS: tuple[FaultKind, ...] = ("SIGKILL", "GPU_ERROR")
 STEP = 10
+GRACE_S = 1.0
 
 
 def make_config(
@@ -88,9 +101,27 @@ class Line(msgspec.Struct, frozen=True):
     stall_s: float
     median_step_s: float
     gate_share: float
+    to_next_s: float
+    """From the fault to the end of the next step; 0: there was none."""
+    allowed_s: float
 
 
-def compare(name: str, calm: RunResult, result: RunResult) -> Line:
+def to_next_step(run_dir: Path) -> float:
+    """By the coordinator's clock: from the word of the worker, or that it fails, to the step."""
+    journal, metrics = (
+        [msgspec.json.decode(line) for line in (run_dir / name).read_bytes().splitlines()]
+        for name in (JOURNAL, METRICS)
+    )
+    faults = [_time(line) for line in journal if line.get("event") == "fault_injected"]
+    after = [_time(line) for line in metrics if faults and _time(line) > faults[0]]
+    return min(after) - faults[0] if after else 0.0
+
+
+def _time(line: dict[str, str]) -> float:
+    return datetime.fromisoformat(line["time"]).timestamp()
+
+
+def compare(name: str, calm: RunResult, result: RunResult, replicas: int) -> Line:
     ours = read_final(Path(result.report.run_dir))
     theirs = read_final(Path(calm.report.run_dir))
     parameters = max(float((ours[n] - t).norm() / t.norm()) for n, t in theirs.items())
@@ -110,6 +141,8 @@ def compare(name: str, calm: RunResult, result: RunResult) -> Line:
         max(stalls, default=0.0),
         median,
         float(profile.get("agree") or 0.0) / median if median else 0.0,
+        to_next_step(Path(result.report.run_dir)),
+        median * (1 + 1 / (replicas - 1)) + GRACE_S,
     )
 
 
@@ -140,11 +173,13 @@ def main() -> None:
 
         for shape in arguments.shape or SHAPES:
             calm = run(f"{shape} calm", shape)
-            same = run(f"{shape} gloo", shape, backend="gloo")
-            lines.append(report(compare(f"{shape}: over gloo", calm, same)))
+            replicas = SHAPES[shape].replicas
+            if SHAPES[shape].shard == 1:  # gloo gathers in host memory only
+                same = run(f"{shape} gloo", shape, backend="gloo")
+                lines.append(report(compare(f"{shape}: over gloo", calm, same, replicas)))
             for fault in faults_of(shape, arguments.quick):
                 name = f"{shape}: {fault.kind} in {fault.phase}"
-                lines.append(report(compare(name, calm, run(name, shape, fault))))
+                lines.append(report(compare(name, calm, run(name, shape, fault), replicas)))
     goals = [
         Goal(
             f"{line.fault}: largest relative difference",
@@ -153,13 +188,19 @@ def main() -> None:
         )
         for line in lines
     ]
+    goals += [
+        Goal(f"{line.fault}: to the next step", line.to_next_s, line.allowed_s, "s")
+        for line in lines
+        if line.to_next_s
+    ]
     finish(goals, arguments.json, {"lines": msgspec.to_builtins(lines)})
 
 
 def report(line: Line) -> Line:
     print(
         f"{line.fault:34} {line.steps} steps, losses {line.loss_difference:.1e}, parameters "
-        f"{line.parameter_difference:.1e}, stall {line.stall_s * 1e3:.0f} ms, median step "
+        f"{line.parameter_difference:.1e}, stall {line.stall_s * 1e3:.0f} ms, to the next step "
+        f"{line.to_next_s * 1e3:.0f} ms (allowed {line.allowed_s * 1e3:.0f}), median step "
         f"{line.median_step_s * 1e3:.1f} ms, apply gate {100 * line.gate_share:.1f} % of it",
         flush=True,
     )

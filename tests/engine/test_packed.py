@@ -22,7 +22,7 @@ from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.tensor_parallel import IGNORED
 from holdfast.engine.unit_module import Call, UnitPlacement, run_units
 from holdfast.errors import HoldfastError
-from holdfast.models.llama import build_unit, initial_state
+from holdfast.models.llama import attend_inside, build_unit, initial_state
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_units
@@ -197,3 +197,26 @@ def test_a_run_over_stages_and_tensor_ranks_equals_a_plain_loop_over_documents()
     expected = train(SMALL, state, batches, 2, settings).losses
     for found in train_packed(data, plan):
         assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_device_computes_all_documents_at_once():
+    """In bfloat16, by a kernel for varying lengths; float32 goes document by document."""
+    documents = ((5, 1, 10), (16,))
+    generator = torch.Generator().manual_seed(1)
+    wide = [
+        torch.randn(2, heads, 16, 8, generator=generator).cuda().requires_grad_()
+        for heads in (4, 2, 2)
+    ]
+    short = [tensor.detach().bfloat16().requires_grad_() for tensor in wide]
+    for followers in ((2, 2), (1, 3)):
+        found, expected = (attend_inside(documents, *of, followers) for of in (short, wide))
+        assert found.shape == expected.shape
+        assert (found.float() - expected).norm() / expected.norm() < 2e-2
+        weights = torch.randn(expected.shape, generator=generator).cuda()
+        for result in (found, expected):
+            result.backward(weights.to(result.dtype))
+        for one, other in zip(short, wide, strict=True):
+            assert (one.grad.float() - other.grad).norm() / other.grad.norm() < 2e-2
+            one.grad = other.grad = None

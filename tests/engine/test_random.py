@@ -152,6 +152,7 @@ def test_single_and_half_are_the_rounded_double():
     assert torch.equal(bell((64, 33), dtype=torch.bfloat16), double.bfloat16())
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("box", [None, ((3, 30), (1, 40), (5, 47))])
 def test_a_gpu_has_the_same_bits(box):

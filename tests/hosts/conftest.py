@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.host_jobs import Outcome, run_plain
 from support.hosts import why_not
 
 
@@ -10,3 +11,9 @@ def pytest_collection_modifyitems(items) -> None:
     if mine and (reason := why_not()):
         for item in mine:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory) -> Outcome:
+    """The same job on one machine."""
+    return run_plain(tmp_path_factory.mktemp("plain"))

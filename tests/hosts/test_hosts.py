@@ -9,7 +9,8 @@ import pytest
 from support.host_jobs import (
     Outcome,
     assert_equal,
-    events,
+    finish,
+    happened,
     run_plain,
     wait_for,
     wait_for_steps,
@@ -20,27 +21,11 @@ from support.hosts import cluster, start_agent, start_job
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Outcome:
-    """The same job on one machine."""
-    return run_plain(tmp_path_factory.mktemp("plain"))
-
-
 @pytest.fixture
 def hosts(tmp_path):
     """One for the launcher, three that train."""
     with cluster(4, tmp_path) as found:
         yield found
-
-
-def finish(launcher, agents, shared: Path) -> Outcome:
-    assert launcher.wait() == 0, launcher.text()
-    assert [agent.wait(30) for agent in agents] == [0] * len(agents)
-    return Outcome(shared)
-
-
-def happened(shared: Path, kind: str) -> list:
-    return [event for event in events(shared) if type(event).__name__ == kind]
 
 
 def is_protected(shared: Path) -> bool:
@@ -110,3 +95,20 @@ def test_the_state_of_a_lost_host_comes_from_the_memory_of_others(hosts, tmp_pat
     assert restored.bytes_by_origin["peer memory"] > 0
     assert not restored.bytes_by_origin.get("storage")
     assert [host.shared_memory() for host in hosts] == [[]] * 4
+
+
+def test_two_hosts_are_lost_one_after_the_other(hosts, tmp_path, staged) -> None:
+    """Each time what it held comes from the memory of the others, and is protected again."""
+    shared = tmp_path / "shared"
+    job = write_job(tmp_path, replicas=1, stages=3, every=1, unit_ms=20)
+    launcher, agents = start_job(hosts, job, shared)
+    for number, lost in enumerate((hosts[2], hosts[3]), 1):
+        wait_for(lambda: is_protected(shared), "copies of a snapshot on other hosts")
+        lost.lose()
+        lost.back()
+        agents.append(start_agent(lost, shared))
+        wait_for(lambda n=number: len(happened(shared, "Restored")) == n, f"restore {number}")
+    assert_equal(finish(launcher, [agents[0], *agents[3:]], shared), staged)
+    for restored in happened(shared, "Restored"):
+        assert restored.bytes_by_origin["peer memory"] > 0
+        assert not restored.bytes_by_origin.get("storage")

@@ -329,6 +329,7 @@ def test_the_norm_of_bfloat16_is_taken_in_float32():
     )
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_gpu_computes_the_same():
     batch = a_batch(TINY)

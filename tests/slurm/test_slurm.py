@@ -176,14 +176,28 @@ def test_the_warning_before_the_time_limit_requeues(cluster, tmp_path, undisturb
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_first_host_is_lost_and_it_goes_on_from_memory(cluster, tmp_path, undisturbed) -> None:
-    """With the script and the launcher: Slurm itself queues the job again."""
-    job = SlurmJob(cluster, tmp_path)
+def test_the_first_host_is_lost_with_the_launcher(cluster, tmp_path, undisturbed) -> None:
+    """Training goes on under another coordinator until a host sees it and queues the job again."""
+    job = SlurmJob(cluster, tmp_path, "--emulate.unit_ms", "100")
     job.wait_for_steps(6)
     cluster.lose("h0")
     cluster.back("h0")
     assert_equal(job.finish(), undisturbed)
     assert cluster.job(job.number)["Restarts"] == "1"
+    (restored,) = [event for event in job.happened("Restored") if event.goes_on]
+    assert restored.steps_redone == 0
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_after_all_processes_were_killed_it_goes_on_from_memory(
+    cluster, tmp_path, undisturbed
+) -> None:
+    job = SlurmJob(cluster, tmp_path)
+    job.wait_for_steps(6)
+    cluster.kill_tasks()
+    cluster.wait_until(job.number, "FAILED", "NODE_FAIL")
+    cluster.call("scontrol", "requeue", job.number)
+    assert_equal(job.finish(), undisturbed)
     (restored,) = job.happened("Restored")
     assert not restored.bytes_by_origin.get("storage")
 

@@ -101,6 +101,7 @@ printf '%s' "$TEST_METRICS" >> "$TEST_FOLDER/run/metrics.jsonl"
 [ "$TEST_CODE" = wait ] || exit "$TEST_CODE"
 for _ in $(seq 600); do sleep 0.05; done
 """
+STOP = '#!/bin/bash\necho "$@" >> "$TEST_FOLDER/python"\n'
 SCONTROL = '#!/bin/bash\necho "$@" >> "$TEST_FOLDER/scontrol"\n'
 
 
@@ -109,7 +110,7 @@ class Script:
 
     def __init__(self, folder: Path, code: str, metrics: str = "") -> None:
         (folder / "bin").mkdir()
-        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("python", STOP)):
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
         request = make_request(rendezvous=f"dir:{folder}/run", folder=str(folder))
@@ -161,6 +162,8 @@ STEP = '{"step": 4, "loss": 1.5}\n'
 )
 def test_how_it_ends(tmp_path, code, metrics, end):
     assert Script(tmp_path, code, metrics).end() == end
+    # A launcher that was killed leaves a job that lives.
+    assert (tmp_path / "python").is_file() == (code == "137")
 
 
 @pytest.mark.process

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ devices_per_node = 1
 [recovery]
 plan = "reroute"
 [emulate]
-unit_ms = 8
+unit_ms = {{unit_ms}}
 [snapshot]
 every = {{every}}
 persist_every_s = 0
@@ -45,10 +45,20 @@ persist_every_s = 0
 
 
 def write_job(
-    folder: Path, more: str = "", *, replicas: int = 3, stages: int = 1, every: int = 0
+    folder: Path,
+    more: str = "",
+    *,
+    replicas: int = 3,
+    stages: int = 1,
+    every: int = 0,
+    unit_ms: int = 8,
 ) -> Path:
+    """`unit_ms`: how long a step takes, about twenty times that; the result does not depend on
+    it.
+    """
     path = folder / "job.toml"
-    path.write_text(JOB.format(replicas=replicas, stages=stages, every=every) + more)
+    job = JOB.format(replicas=replicas, stages=stages, every=every, unit_ms=unit_ms)
+    path.write_text(job + more)
     return path
 
 
@@ -57,6 +67,8 @@ class Outcome:
         self.report: dict[str, Any] = json.loads((run_dir / "report.json").read_text())
         self.final = read_final(run_dir)
         lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        self.steps = [json.loads(line)["step"] for line in lines]
+        """In the order in which they were committed."""
         self.losses = {line["step"]: line["loss"] for line in map(json.loads, lines)}
 
 
@@ -75,9 +87,30 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 300.0) ->
     return found
 
 
+def pass_time(seconds: float) -> None:
+    """Where the time that passes is what is tested."""
+    end = time.monotonic() + seconds
+    wait_for(lambda: time.monotonic() >= end, "the time to pass")
+
+
 def events(shared: Path) -> list[Any]:
     journal = shared / "journal.jsonl"
     return list(read_journal(journal)) if journal.is_file() else []
+
+
+def happened(shared: Path, kind: str) -> list[Any]:
+    return [event for event in events(shared) if type(event).__name__ == kind]
+
+
+def finish(launcher: Process, agents: Sequence[Process], shared: Path) -> Outcome:
+    assert launcher.wait() == 0, launcher.text()
+    return finish_without_launcher(agents, shared)
+
+
+def finish_without_launcher(agents: Sequence[Process], shared: Path) -> Outcome:
+    codes = [agent.wait() for agent in agents]
+    assert codes == [0] * len(agents), [agent.text() for agent in agents]
+    return Outcome(shared)
 
 
 def steps_done(shared: Path) -> int:
@@ -91,6 +124,11 @@ def wait_for_steps(shared: Path, number: int, launcher: Process) -> None:
         return steps_done(shared) >= number
 
     wait_for(there, f"step {number}")
+
+
+def assert_committed_once(found: Outcome) -> None:
+    """By one side only: each step, in order."""
+    assert found.steps == list(range(STEPS))
 
 
 def assert_equal(found: Outcome, expected: Outcome) -> None:

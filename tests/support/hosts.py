@@ -83,6 +83,18 @@ class Host:
         self._processes.append(found)
         return Process(found, path)
 
+    def wait_until_listening(self, port: int) -> None:
+        """Seen from itself: other processes of this machine cannot reach it."""
+        look = (
+            "import socket, sys, time\n"
+            "for _ in range(300):\n"
+            "    with socket.socket() as s:\n"
+            f"        if s.connect_ex(({self.address!r}, {port})) == 0: sys.exit(0)\n"
+            "    time.sleep(0.1)\n"
+            "sys.exit(1)\n"
+        )
+        assert self.start(sys.executable, "-c", look, log="look.log").wait(60) == 0
+
     def lose(self) -> None:
         """All its processes and its memory are gone, at once."""
         os.kill(self._first, signal.SIGKILL)
@@ -102,6 +114,15 @@ class Host:
 
     def mend(self) -> None:
         run("ip", "-n", self._switch, "link", "set", self._port, "up")
+
+    def deafen(self) -> None:
+        """It sends, and receives nothing: a cut of one way."""
+        run(
+            "ip", "netns", "exec", self._name, "iptables", "-A", "INPUT", "-i", "eth0", "-j", "DROP"
+        )
+
+    def cure(self) -> None:
+        run("ip", "netns", "exec", self._name, "iptables", "-F")
 
     def shared_memory(self) -> list[str]:
         return os.listdir(f"/proc/{self._first}/root/dev/shm")
@@ -139,15 +160,18 @@ def cluster(num_hosts: int, folder: Path) -> Iterator[list[Host]]:
 
 
 def start_job(
-    hosts: Sequence[Host], job: Path, shared: Path, *settings: str
+    hosts: Sequence[Host], job: Path, shared: Path, *settings: str, place: str = ""
 ) -> tuple[Process, list[Process]]:
-    """The launcher on the first host, an agent on every host but it."""
-    place = f"dir:{shared}"
-    command = [*HOLDFAST, "run", str(job), "--rdzv", place, *settings]
+    """The launcher on the first host, an agent on every host but it. `place`: the rendezvous, if it
+    is not that directory.
+    """
+    place = place or f"dir:{shared}"
+    command = [*HOLDFAST, "run", str(job), "--rdzv", place, "--run_dir", str(shared), *settings]
     launcher = hosts[0].start(*command, log="run.log")
-    return launcher, [start_agent(host, shared) for host in hosts[1:]]
+    return launcher, [start_agent(host, shared, place=place) for host in hosts[1:]]
 
 
-def start_agent(host: Host, shared: Path, *options: str) -> Process:
-    command = [*HOLDFAST, "agent", "--join", f"dir:{shared}", "--folder", str(host.folder)]
+def start_agent(host: Host, shared: Path, *options: str, place: str = "") -> Process:
+    place = place or f"dir:{shared}"
+    command = [*HOLDFAST, "agent", "--join", place, "--folder", str(host.folder)]
     return host.start(*command, *options, log="agent.log")

@@ -83,6 +83,13 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+def _is_task(process: psutil.Process) -> bool:
+    try:
+        return "SLURM_JOB_ID" in process.environ() and process.name() != "slurmstepd"
+    except psutil.Error:
+        return False
+
+
 class Slurm:
     def __init__(self, folder: Path, num_hosts: int) -> None:
         self.folder, self.hosts = folder, [f"h{number}" for number in range(num_hosts)]
@@ -167,6 +174,13 @@ class Slurm:
                     process.send_signal(signal.SIGKILL)
         self._daemons.pop(host).wait()
         self.call("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=lost")
+
+    def kill_tasks(self) -> None:
+        """Of all jobs, on all hosts; the daemons live."""
+        while found := [process for process in self._of() if _is_task(process)]:
+            for process in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
 
     def back(self, host: str) -> None:
         self.start_host(host)

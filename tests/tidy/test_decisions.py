@@ -22,6 +22,7 @@ INTERFACES = {
         **VALUES,
         "coordinator": "the machine that it drives",
         "seating": "which node a host becomes, before there is a job to drive",
+        "succession": "the machine that an agent drives while it has no coordinator",
         **dict.fromkeys(("facts", "snapshots.messages", "plan_question"), "what goes in"),
         **dict.fromkeys(("message", "job_events"), "what comes out"),
         **dict.fromkeys(("settings", "journal_entries"), "what is given, and what is kept"),

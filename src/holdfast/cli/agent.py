@@ -12,7 +12,11 @@ from cyclopts import Parameter
 def agent(
     *,
     join: Annotated[
-        str, Parameter(help="The job's rendezvous, as in net.rendezvous: dir:/shared/job.")
+        str,
+        Parameter(
+            help="The job's rendezvous, as in net.rendezvous: dir:/shared/job or "
+            "etcd://HOST:PORT/NAME."
+        ),
     ],
     host: Annotated[
         str, Parameter(help="The address of this host for the others.", show_default=False)

@@ -26,6 +26,7 @@ from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from holdfast import __version__
 from holdfast.cli.agent import agent
+from holdfast.cli.attach import attach
 from holdfast.cli.clean import clean
 from holdfast.cli.data import app as data_app
 from holdfast.cli.demo import demo
@@ -40,6 +41,7 @@ from holdfast.cli.report import report as report_command
 from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
 from holdfast.cli.status import status
+from holdfast.cli.stop import stop
 from holdfast.cli.submit import submit
 from holdfast.cli.top import top
 from holdfast.cli.trace import trace
@@ -71,6 +73,8 @@ def build_app() -> App:
     app.command(fuzz)
     app.command(run_command, name="run")
     app.command(agent)
+    app.command(attach)
+    app.command(stop)
     app.command(submit)
     app.command(status)
     app.command(top)

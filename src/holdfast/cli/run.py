@@ -25,6 +25,9 @@ def run(
     dry_run: Annotated[
         bool, Parameter(help="Check everything, say what would run, start nothing.", **_SWITCH)
     ] = False,
+    detach: Annotated[
+        bool, Parameter(help="Run in the background; see `holdfast attach`.", **_SWITCH)
+    ] = False,
     quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **_SWITCH)] = False,
     verbose: Annotated[
         bool,
@@ -49,4 +52,4 @@ def run(
     from holdfast.cli.run_job import Shown, run_file
 
     shown = Shown(quiet=quiet, verbose=verbose, as_json=json)
-    return run_file(file, settings, shown, dry_run=dry_run)
+    return run_file(file, settings, shown, dry_run=dry_run, detach=detach)

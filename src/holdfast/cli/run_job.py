@@ -52,7 +52,9 @@ class Shown(NamedTuple):
     """The report only, for programs."""
 
 
-def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool) -> int:
+def run_file(
+    file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool, detach: bool = False
+) -> int:
     if shown.quiet and shown.verbose:
         raise HoldfastError("--quiet and --verbose exclude each other", exit_code=EXIT_USAGE)
     if dry_run:
@@ -60,6 +62,12 @@ def run_file(file: Path, settings: Sequence[str], shown: Shown, *, dry_run: bool
         callbacks_of(job.config)
         _show(job, as_json=shown.as_json)
         return 0
+    if detach:
+        from holdfast.cli.run_detached import start_detached
+
+        config = choose_run_dir(_read(file, settings))
+        prepare_job(config, tokenise=False)  # what is wrong with it is said here
+        return start_detached(config, file, settings)
     with _stopped_early() as stopped, SignalBox() as signals:
         # From now on a signal has its meaning, also while things start.
         config = choose_run_dir(_read(file, settings))
@@ -112,14 +120,14 @@ def _train(
 
             result = run_job(job, on_event=on_event, signals=signals, show=show_on_stderr)
     except JobFailed as error:
-        _show_end(error.report, shown, [])
+        show_end(error.report, shown, [])
         if not shown.quiet and not shown.as_json:
             show_lines(how_to_go_on(job, error.report, error.kept, command))
         raise
     lines = report_lines(result.report)
     if result.exit_code:
         lines += how_to_go_on(job, result.report, result.kept, command)
-    _show_end(result.report, shown, lines)
+    show_end(result.report, shown, lines)
     return result.exit_code
 
 
@@ -133,7 +141,7 @@ def _page_beside(job: Job, shown: Shown) -> Iterator[OnEvent | None]:
         yield page
 
 
-def _show_end(report: RunReport, shown: Shown, lines: Sequence[str]) -> None:
+def show_end(report: RunReport, shown: Shown, lines: Sequence[str]) -> None:
     if shown.as_json:
         with suppress(OSError):
             print_json(report)
@@ -143,7 +151,7 @@ def _show_end(report: RunReport, shown: Shown, lines: Sequence[str]) -> None:
 
 def _show_finished(report: RunReport, shown: Shown) -> None:
     done = f"{report.run_dir}: finished before, all {count(report.next_step, 'step')} are done"
-    _show_end(report, shown, [done, *report_lines(report)])
+    show_end(report, shown, [done, *report_lines(report)])
 
 
 def how_to_go_on(

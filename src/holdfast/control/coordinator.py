@@ -121,7 +121,7 @@ class Coordinator:
         self._born_ms = now_ms
         self._giving_up.moved(now_ms)
         state = self._state
-        state.record(TermBegun(state.journal.term + 1))
+        state.record(TermBegun(self.settings.term or state.journal.term + 1))
         if state.journal.run != self.settings.run:
             state.record(RunBegun(self.settings.run))
         if state.journal.stop is not None:

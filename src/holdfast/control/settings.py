@@ -58,6 +58,8 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The job's plans, each from its step on; the first is `plan`. Empty: no change is planned."""
     run: int = 1
     """Counts how often the job was started with the same journal."""
+    term: int = 0
+    """That the coordinator has taken at the rendezvous; 0: there is none, and it is the next."""
     num_steps: int = 0
     """0: until a stop is wanted."""
     ends_with_failure: bool = False

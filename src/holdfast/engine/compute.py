@@ -28,6 +28,7 @@ from holdfast.engine.groups import group_errors_unwrapped
 from holdfast.engine.measure import Pace, Stopwatch
 from holdfast.engine.random import Numbers
 from holdfast.engine.sharding import Gathers
+from holdfast.engine.state import widen_sums
 from holdfast.engine.tensor_parallel import TensorGroup
 from holdfast.engine.unit_module import Call, UnitModule
 from holdfast.errors import invariant
@@ -79,11 +80,14 @@ class Computation:
         stopwatch: Stopwatch,
         pace: Pace | None = None,
         gathers: Gathers | None = None,
+        compiled: bool = False,
+        compiling: bool = False,
     ) -> None:
+        """`compiled`: units may use what was compiled; `compiling`: they may have it compiled."""
         self._units, self._groups, self._num_units = units, groups, num_units
         self._recompute, self._seed = recompute, seed
         self._stopwatch, self.pace = stopwatch, pace or Pace()
-        self._gathers = gathers
+        self._gathers, self._compiled, self._compiling = gathers, compiled, compiling
         self._kept: dict[tuple[str, int], _Kept] = {}
         self.losses: dict[int, Tensor] = {}
         """Loss sums of the micro-batches that ended here."""
@@ -101,7 +105,8 @@ class Computation:
         """Through the units of a hop. `batch` is needed where the route ends."""
         targets = batch.targets if batch is not None else None
         numbers = Numbers(self._seed, step, micro_batch)
-        call = Call(self._groups[hop.stage], targets, numbers, documents)
+        group = self._groups[hop.stage]
+        call = Call(group, targets, numbers, documents, self._compiled, self._compiling)
         kept = _Kept(hop, entry, call, numbers)
         if self._recompute:
             with torch.no_grad():
@@ -142,6 +147,7 @@ class Computation:
             adding.begin(passed.unit)
             with self._using(passed.unit), self._timed("backward", passed.unit):
                 torch.autograd.backward(with_gradient(passed.exit), grad)
+                widen_sums(self._units[passed.unit].parameters())
             grad = gradients(passed.entry)
             adding.end(passed.unit)
         self.pace.end(stage)
@@ -182,6 +188,7 @@ class Computation:
                     torch.autograd.backward(with_gradient(passed.exit), kept.seed)
                 else:
                     stage_backward_weight(self._weights(passed.unit), passed.weights)
+                widen_sums(self._units[passed.unit].parameters())
             adding.end(passed.unit)
         self.pace.end(stage)
 

@@ -58,6 +58,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True):
     reduce_dtype: str = ""
     """Of gradients while they are summed over workers; empty = the same."""
     device: str = "cpu"
+    compile: bool = False
+    """Units that can be are compiled, in the warm-up."""
     backend: str = "gloo"
     host: str = "127.0.0.1"
     """The interface groups bind to."""
@@ -213,7 +215,12 @@ class EpochBuilder:
         self.prefetch(plan)
         if state.units:
             boundaries = PlanBoundaries(self.model, plan, self.dtype)
-            warm_up(plan, state, self._data, boundaries)
+            warm_up(plan, state, self._data, boundaries, compiling=self._compiles(plan))
+
+    def _compiles(self, plan: Plan) -> bool:
+        """What is compiled has one backward pass: half of one would cost as much as the whole."""
+        kinds = {action.kind for action in self._actions(plan)}
+        return self._config.compile and not kinds & {"I", "W"}
 
     def _actions(self, plan: Plan) -> list[Action]:
         known, actions = self._lowered
@@ -290,6 +297,7 @@ class EpochBuilder:
             stopwatch=self.stopwatch,
             pace=EmulatedPace(self._emulated, plan, groups) if self._emulated else None,
             gathers=gathers,
+            compiled=self._compiles(plan),
         )
 
     def _evaluation(

@@ -24,7 +24,7 @@ from holdfast.control.worker import WorkerMachine
 from holdfast.engine.agreement import Agreed, AgreementTree, Ballot, agree
 from holdfast.engine.boundary import Boundary
 from holdfast.engine.completion import Completion, Losses, Slots
-from holdfast.engine.compute import Computation, total
+from holdfast.engine.compute import Computation
 from holdfast.engine.data import DataSource, MicroBatch
 from holdfast.engine.evaluation import Evaluation
 from holdfast.engine.exchange import BoundaryMessage, Messages
@@ -398,12 +398,16 @@ class Interpreter:
         self._reduction.finish()
         self._optimizer.collect()
         middle = time.perf_counter()
+        self._stopwatch.open("agree")
         self._computation.finish()
         self._hooks.phase("reduced", self._step)
         spoken = [self.losses[number] for number in sorted(self.losses)]
+        squares = self._reduction.squares(len(self._plan.units))
+        # The one wait for the device in a step: no update is queued before it.
+        told = torch.stack([*squares.unbind(), *(loss.to(squares) for loss, _ in spoken)]).tolist()
         ballot = Ballot(
-            squares=self._reduction.squares(len(self._plan.units)),
-            loss_sum=total(loss for loss, _ in spoken),
+            squares=torch.tensor(told[: len(squares)], dtype=torch.float64),
+            loss_sum=sum(told[len(squares) :]),
             num_tokens=sum(num_tokens for _, num_tokens in spoken),
             stop=self._stop,
             ready=self._machine.vote(self._hooks.is_prepared(self._step)),
@@ -428,14 +432,14 @@ class Interpreter:
         self._machine.agreed(self._agreed.switch, self._agreed.stop)
         self._hooks.phase("agreed", self._step)
         self._stopwatch.add("reduce", middle - start)
-        self._stopwatch.add("agree", time.perf_counter() - middle)
+        self._stopwatch.close("agree")
 
     def _apply(self) -> None:
-        start = time.perf_counter()
+        self._stopwatch.open("optimizer")
         if self._agreed is not None:
             self._finish_step(self._agreed.outcome)
             self._computation.pace.updated()
-        self._stopwatch.add("optimizer", time.perf_counter() - start)
+        self._stopwatch.close("optimizer")
 
     def _finish_step(self, outcome: Outcome) -> None:
         """All of it or, if this process ends here, nothing that any other worker will ever see."""

@@ -55,6 +55,7 @@ class Stopwatch:
     def __init__(self, device: torch.device | None = None) -> None:
         self._uses_events = device is not None and device.type == "cuda"
         self._open: list[tuple[Sample, torch.cuda.Event, torch.cuda.Event]] = []
+        self._begun: dict[str, torch.cuda.Event | float] = {}
         self.samples: dict[Sample, deque[float]] = defaultdict(_recent)
         self._of_step: dict[Sample, list[float]] = defaultdict(list)
         self.spent = 0.0
@@ -77,6 +78,23 @@ class Stopwatch:
         self.add(kind, seconds if taken is None else taken, number)
         self.spent += seconds
 
+    def open(self, kind: str) -> None:
+        """A span begins: behind what the device has to do so far."""
+        begin: torch.cuda.Event | float = time.perf_counter()
+        if self._uses_events:
+            begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begin.record()
+        self._begun[kind] = begin
+
+    def close(self, kind: str) -> None:
+        begin = self._begun.pop(kind)
+        if isinstance(begin, float):
+            self.add(kind, time.perf_counter() - begin)
+            return
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end.record()
+        self._open.append(((kind, -1), begin, end))
+
     def add(self, kind: str, seconds: float, number: int = -1) -> None:
         self.samples[kind, number].append(seconds)
         self._of_step[kind, number].append(seconds)
@@ -91,10 +109,13 @@ class Stopwatch:
         return found
 
     def read(self) -> None:
-        """Collect events; call it where the device is known to be done."""
-        for sample, begin, end in self._open:
-            self.add(sample[0], begin.elapsed_time(end) / 1000.0, sample[1])
-        self._open.clear()
+        """Collect the events that are over, without waiting for others: they are read next time."""
+        open_, self._open = self._open, []
+        for sample, begin, end in open_:
+            if end.query():  # type: ignore[no-untyped-call]
+                self.add(sample[0], begin.elapsed_time(end) / 1000.0, sample[1])
+            else:
+                self._open.append((sample, begin, end))
 
     def clear(self) -> None:
         self.samples.clear()

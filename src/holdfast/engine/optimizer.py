@@ -170,7 +170,8 @@ def _adamw(
     first: list[Tensor],
     second: list[Tensor],
 ) -> None:
-    count = torch.tensor(float(num_updates), device=parameters[0].device)
+    # Filled there: a value that is copied to a device would be waited for.
+    count = torch.full((), float(num_updates), device=parameters[0].device)
     torch._fused_adamw_(
         parameters,
         gradients,

@@ -140,10 +140,11 @@ class OrderExecutor:
 
     def _warm_up_device(self, epoch: LiveEpoch) -> None:
         """The first launch of a kernel loads it, and that waits for all that runs on the device:
-        also for a message that comes only after this very launch.
+        also for a message that comes only after this very launch. Nor is anything compiled later.
         """
         builder = self._parts.builder
-        if builder.device.type == "cuda" and epoch.state is not None:
+        is_needed = builder.device.type == "cuda" or self._parts.config.compile
+        if is_needed and epoch.state is not None:
             builder.warm_up(epoch.plan, epoch.state)
 
     def _carry_over(self, share: Share, epoch: LiveEpoch) -> None:

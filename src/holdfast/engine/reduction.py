@@ -306,8 +306,12 @@ class Reduction:
             self._land_scatter()
 
     def squares(self, num_units: int) -> Tensor:
-        """Sums of squares by unit, over the pieces this worker answers for (float64)."""
-        slots = torch.zeros(num_units, dtype=torch.float64)
+        """Sums of squares by unit, over the pieces this worker answers for (float64); on its
+        device, which is not waited for.
+        """
+        example = next(iter(self._buckets.values()), None)
+        device = example.device if example is not None else None
+        slots = torch.zeros(num_units, dtype=torch.float64, device=device)
         for unit, pieces in self._counted.items():
             bucket = self._buckets[unit]
             found = [bucket.gradient(name)[index] for name, index in pieces]

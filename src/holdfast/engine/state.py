@@ -137,6 +137,11 @@ class Bucket:
         self.slices = {piece.tensor: piece for piece in slices}
         self.sharded = {tensor.name: tensor for tensor in sharded}
 
+    @property
+    def device(self) -> torch.device:
+        held = [piece.parameter for piece in self.slices.values()]
+        return [*held, *(tensor.parameter for tensor in self.sharded.values())][0].device
+
     def gradient(self, tensor: str) -> Tensor:
         """Of the slice; zeros where nothing was added."""
         return self.slices[tensor].summed()
@@ -165,9 +170,14 @@ class Bucket:
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:
-        dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
+        dtype = _sum_dtype(parameter)
         parameter.grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
     return parameter.grad
+
+
+def _sum_dtype(parameter: nn.Parameter) -> torch.dtype:
+    found: torch.dtype = getattr(parameter, "sum_dtype", parameter.dtype)
+    return found
 
 
 class TensorState:
@@ -296,7 +306,18 @@ def sum_in(parameter: nn.Parameter, dtype: torch.dtype) -> None:
         raise HoldfastError(
             f"precision.compute needs torch 2.10 or newer, this is {torch.__version__}"
         )
-    parameter.grad_dtype = dtype
+    # Autograd casts nothing: it adds a gradient as it is to a sum of any dtype, in one pass over
+    # the memory. Only the first of a sum is one of the parameter's dtype (`widen_sums`).
+    parameter.grad_dtype = None
+    parameter.sum_dtype = dtype  # type: ignore[attr-defined]
+
+
+def widen_sums(parameters: Iterable[nn.Parameter]) -> None:
+    """After a backward pass: a sum that has begun with it goes on in its own dtype."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.dtype != (dtype := _sum_dtype(parameter)):
+            parameter.grad = gradient.to(dtype)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

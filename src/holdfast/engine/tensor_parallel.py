@@ -127,33 +127,41 @@ def _localise(tokens: Tensor, low: int, count: int) -> tuple[Tensor, Tensor]:
     return local.masked_fill(absent, 0), absent
 
 
-class _VocabCrossEntropy(torch.autograd.Function):
-    """Two messages, of one and of two numbers per token; keeps the probabilities."""
+def loss_and_gradient(
+    logits: Tensor, targets: Tensor, low: int, group: TensorGroup
+) -> tuple[Tensor, Tensor]:
+    """The loss sum of rows of logits, of which this worker holds the columns `low`, `low + 1`, ...,
+    and the gradient of its columns. Two messages, of one and of two numbers per row.
+    """
+    ignored = targets == IGNORED
+    local, absent = _localise(targets, low, logits.shape[1])
+    absent |= ignored
+    highest = logits.amax(1)
+    group.all_reduce(highest, "max")
+    shifted = logits - highest.unsqueeze(1)
+    hit = shifted.gather(1, local.unsqueeze(1)).squeeze(1).masked_fill_(absent, 0.0)
+    exponentials = shifted.exp_()
+    sums = torch.stack((exponentials.sum(1), hit))
+    group.all_reduce(sums)
+    losses = sums[0].log() - sums[1]
+    gradient = exponentials.div_(sums[0].unsqueeze(1))
+    one = torch.ones_like(sums[0]).masked_fill_(absent, 0.0)
+    gradient.scatter_add_(1, local.unsqueeze(1), one.neg_().unsqueeze(1))
+    gradient.masked_fill_(ignored.unsqueeze(1), 0.0)
+    return losses.masked_fill_(ignored, 0.0).sum(), gradient
 
+
+class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, low: int, group: TensorGroup) -> Tensor:
-        ignored = targets == IGNORED
-        local, absent = _localise(targets, low, logits.shape[1])
-        absent |= ignored
-        highest = logits.amax(1)
-        group.all_reduce(highest, "max")
-        shifted = logits - highest.unsqueeze(1)
-        hit = shifted.gather(1, local.unsqueeze(1)).squeeze(1).masked_fill_(absent, 0.0)
-        exponentials = shifted.exp_()
-        sums = torch.stack((exponentials.sum(1), hit))
-        group.all_reduce(sums)
-        losses = sums[0].log() - sums[1]
-        probabilities = exponentials.div_(sums[0].unsqueeze(1))
-        ctx.save_for_backward(probabilities, local, absent, ignored)
-        return losses.masked_fill_(ignored, 0.0).sum()
+        loss, gradient = loss_and_gradient(logits, targets, low, group)
+        ctx.save_for_backward(gradient)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        probabilities, local, absent, ignored = ctx.saved_tensors
-        result = probabilities.mul(grad)
-        hit = grad.neg().expand(local.shape).masked_fill(absent, 0.0)
-        result.scatter_add_(1, local.unsqueeze(1), hit.unsqueeze(1))
-        return result.masked_fill_(ignored.unsqueeze(1), 0.0), None, None, None
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None, None
 
 
 _vocab_cross_entropy: Callable[..., Tensor] = _VocabCrossEntropy.apply

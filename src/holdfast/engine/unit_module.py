@@ -46,6 +46,10 @@ class Call:
     """Needed by units with dropout, while training."""
     documents: Documents | None = None
     """Inside which attention looks; None: a row is one."""
+    compiled: bool = False
+    """Units may use what was compiled for them (`compiled`)."""
+    compiling: bool = False
+    """They may have it compiled."""
 
 
 @dataclass(frozen=True, slots=True)

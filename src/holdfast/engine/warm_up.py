@@ -1,8 +1,8 @@
 """A first pass whose results are not used.
 
 The first pass of a process takes longer than the others: kernels are loaded and chosen, memory is
-asked for, caches are made. A joiner goes through it before it is fed, while the others train, so
-that they do not wait for it in the first step with it.
+asked for, caches are made, units are compiled. A joiner goes through it before it is fed, while the
+others train, so that they do not wait for it in the first step with it.
 """
 
 from holdfast.engine.boundary import Boundary, PlanBoundaries, parts
@@ -24,9 +24,16 @@ class _NotCounted:
         pass
 
 
-def warm_up(plan: Plan, state: TensorState, data: DataSource, boundaries: PlanBoundaries) -> None:
+def warm_up(
+    plan: Plan,
+    state: TensorState,
+    data: DataSource,
+    boundaries: PlanBoundaries,
+    *,
+    compiling: bool = False,
+) -> None:
     """One micro-batch forward and backward through every stage of a worker. Gradients are cleared
-    again; parameters stay as they are, whatever they are.
+    again; parameters stay as they are, whatever they are. `compiling`: units are compiled.
     """
     groups: dict[str, TensorGroup] = {
         stage.name: LoneMember(stage.coordinates(position).get("tensor", 0), stage.tensor)
@@ -40,15 +47,19 @@ def warm_up(plan: Plan, state: TensorState, data: DataSource, boundaries: PlanBo
         state.units,
         groups,
         len(plan.units),
-        recompute=False,
+        recompute=plan.schedule.recompute,
         seed=0,
         stopwatch=Stopwatch(example.device),
+        compiled=compiling,
+        compiling=compiling,
     )
     for micro_batch, hop in _first_hops(plan, groups):
         batch = data.micro_batch(0, micro_batch).on(example.device)
         where = (hop.stage, micro_batch, data.shape(0, micro_batch), example.device)
         entry = batch.tokens if hop.first == 0 else _zeros(boundaries.expect("F", *where))
         computation.forward(hop, 0, micro_batch, entry, batch)
+        if plan.schedule.recompute:
+            computation.recompute(hop.stage, micro_batch)
         is_last = hop.stop == len(plan.units)
         grad = None if is_last else _zeros(boundaries.expect("B", *where))
         computation.backward(hop.stage, micro_batch, grad, _NotCounted())

@@ -25,12 +25,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.data.by_number import stream
+from holdfast.engine.compiled import Compiled
 from holdfast.engine.data import Documents
+from holdfast.engine.head_loss import head_loss, rows_at_a_time
 from holdfast.engine.random import Device, check_probability, dropout, fill_bell
 from holdfast.engine.tensor_parallel import (
     copy_to,
     reduce_from,
-    vocab_cross_entropy,
     vocab_embedding,
 )
 from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
@@ -152,8 +153,20 @@ class Block(UnitModule):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         self.check(call)
+        if call.compiled and self._is_pure(call):
+            attention = (self.attn_norm, self.wq, self.wk, self.wv, self.wo)
+            weights = (*attention, self.mlp_norm, self.w1, self.w2, self.w3)
+            cos, sin = rope_tables(x.shape[1], self.head_dim, self.options, x.dtype, x.device)
+            pure = _compiled_block(self.head_dim, self.options.norm_eps, self.followers)
+            whole: Tensor = pure(x, cos, sin, *weights, compiling=call.compiling)
+            return whole
         x = x + self._drop(self._attention(self._norm(x, self.attn_norm), call), call, "attention")
         return x + self._drop(self._mlp(self._norm(x, self.mlp_norm), call), call, "mlp")
+
+    def _is_pure(self, call: Call) -> bool:
+        """It talks to no other worker, draws nothing, and every row is one document."""
+        draws = self.training and self.options.dropout > 0.0
+        return call.group.size == 1 and call.documents is None and not draws
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.options.norm_eps)
@@ -164,20 +177,13 @@ class Block(UnitModule):
         if call.documents is not None:
             places = document_positions(call.documents, x.device)
             cos, sin = cos[places], sin[places]
-        heads = (x.shape[0], x.shape[1], -1, self.head_dim)
-        q = rotate(F.linear(x, self.wq).view(heads), cos, sin)
-        k = rotate(F.linear(x, self.wk).view(heads), cos, sin)
-        v = F.linear(x, self.wv).view(heads)
-        mixed = attend_inside(
-            call.documents, q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.followers
-        )
+        q, k, v = queries_keys_values(x, self.wq, self.wk, self.wv, self.head_dim, cos, sin)
+        mixed = attend_inside(call.documents, q, k, v, self.followers)
         out = F.linear(mixed.transpose(1, 2).flatten(2), self.wo)
         return reduce_from(out, call.group)
 
     def _mlp(self, x: Tensor, call: Call) -> Tensor:
-        x = copy_to(x, call.group)
-        out = F.linear(F.silu(F.linear(x, self.w1)) * F.linear(x, self.w3), self.w2)
-        return reduce_from(out, call.group)
+        return reduce_from(mlp(copy_to(x, call.group), self.w1, self.w2, self.w3), call.group)
 
     def _drop(self, x: Tensor, call: Call, site: str) -> Tensor:
         if not self.training or self.options.dropout == 0.0:
@@ -200,18 +206,64 @@ class Head(UnitModule):
         self, shape: LlamaShape, options: LlamaOptions, unit: Unit, place: UnitPlacement
     ) -> None:
         super().__init__(unit, place)
-        self.norm_eps = options.norm_eps
+        self.norm_eps, self.rows = options.norm_eps, rows_at_a_time(shape.vocab)
         ((self.low, _), _) = self.boxes[unit.tensors[1].name]
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         self.check(call)
         if call.targets is None:
             raise InternalError("the head computes the loss, the call brings no targets")
-        return vocab_cross_entropy(self.logits(x, call), call.targets, self.low, call.group)
+        hidden = copy_to(rms_norm(x, self.norm, self.norm_eps), call.group)
+        return head_loss(
+            hidden,
+            self.weight,
+            call.targets,
+            self.low,
+            call.group,
+            rows=self.rows,
+            compiled=call.compiled,
+            compiling=call.compiling,
+        )
 
-    def logits(self, x: Tensor, call: Call) -> Tensor:
-        """This worker's columns [B, T, share of the vocabulary]."""
-        return F.linear(copy_to(rms_norm(x, self.norm, self.norm_eps), call.group), self.weight)
+
+@lru_cache(maxsize=16)
+def _compiled_block(head_dim: int, norm_eps: float, followers: tuple[int, ...]) -> Compiled:
+    """A block on a worker alone, as a function of its input, the tables and its tensors."""
+
+    def block(
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attn_norm: Tensor,
+        wq: Tensor,
+        wk: Tensor,
+        wv: Tensor,
+        wo: Tensor,
+        mlp_norm: Tensor,
+        *feed_forward: Tensor,
+    ) -> Tensor:
+        normed = rms_norm(x, attn_norm, norm_eps)
+        q, k, v = queries_keys_values(normed, wq, wk, wv, head_dim, cos, sin)
+        mixed = attend(q, k, v, followers)
+        x = x + F.linear(mixed.transpose(1, 2).flatten(2), wo)
+        return x + mlp(rms_norm(x, mlp_norm, norm_eps), *feed_forward)
+
+    return Compiled(block)
+
+
+def queries_keys_values(
+    x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, head_dim: int, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[B, heads, T, E] each, turned by their positions."""
+    heads = (x.shape[0], x.shape[1], -1, head_dim)
+    q = rotate(F.linear(x, wq).view(heads), cos, sin)
+    k = rotate(F.linear(x, wk).view(heads), cos, sin)
+    v = F.linear(x, wv).view(heads)
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def mlp(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:
+    return F.linear(F.silu(F.linear(x, w1)) * F.linear(x, w3), w2)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -284,10 +336,25 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return _rotate(x, cos, sin)
 
 
+@lru_cache(maxsize=8)
 def document_positions(documents: Documents, device: torch.device) -> Tensor:
     """[B, T]: of every token in its document."""
     rows = [torch.cat([torch.arange(length) for length in row]) for row in documents]
-    return torch.stack(rows).to(device)
+    return _to(torch.stack(rows), device)
+
+
+@lru_cache(maxsize=8)
+def _document_ends(documents: Documents, device: torch.device) -> Tensor:
+    """Where every document begins and the last one ends, all rows one behind the other."""
+    lengths = [length for row in documents for length in row]
+    return _to(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
+
+
+def _to(table: Tensor, device: torch.device) -> Tensor:
+    """Not waited for: the blocks of a micro-batch share it."""
+    if device.type == "cpu":
+        return table
+    return table.pin_memory().to(device, non_blocking=True)
 
 
 def attend_inside(
@@ -296,6 +363,8 @@ def attend_inside(
     """Attention of every document on itself; without documents, of every row."""
     if documents is None:
         return attend(q, k, v, followers)
+    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
+        return _attend_at_once(documents, q, k, v, followers)
     rows: list[Tensor] = []
     for row, lengths in enumerate(documents):
         mixed: list[Tensor] = []
@@ -304,6 +373,21 @@ def attend_inside(
             mixed.append(attend(a, b, c, followers))
         rows.append(torch.cat(mixed, dim=2))
     return torch.cat(rows)
+
+
+def _attend_at_once(
+    documents: Documents, q: Tensor, k: Tensor, v: Tensor, followers: tuple[int, ...]
+) -> Tensor:
+    """With a device's kernel for sequences of varying length: one call for all documents."""
+    from torch.nn.attention.varlen import varlen_attn  # torch 2.10 and newer
+
+    ends, longest = _document_ends(documents, q.device), max(map(max, documents))
+    keys, values = _repeat(k, followers), _repeat(v, followers)
+    queries, keys, values = (x.transpose(1, 2).flatten(0, 1) for x in (q, keys, values))
+    mixed = varlen_attn(queries, keys, values, ends, ends, longest, longest, window_size=(-1, 0))
+    assert isinstance(mixed, Tensor)
+    rows, heads, length, width = q.shape
+    return mixed.view(rows, length, heads, width).transpose(1, 2)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, followers: tuple[int, ...]) -> Tensor:

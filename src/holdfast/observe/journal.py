@@ -60,6 +60,9 @@ class LineFile:
         if self._sync:
             sync_file(self._fd)
 
+    def sync(self) -> None:
+        sync_file(self._fd)
+
     def close(self) -> None:
         os.close(self._fd)
 
@@ -84,6 +87,10 @@ class Journal:
     def flush(self) -> None:
         self._events.flush()
         self._steps.flush()
+
+    def sync(self) -> None:
+        """Steps, too, are on disk from now on."""
+        self._steps.sync()
 
     @property
     def trouble(self) -> str:

@@ -3,7 +3,8 @@
 The machine's clock is read once, when the run begins; from then on time passes as the monotonic
 clock says, which all processes of a machine share. A clock that is set while the job runs moves no
 line and stretches no stall. A run that goes on in the directory of another begins no earlier than
-the last line there, so times in a journal never go back.
+the last line there, so times in a journal never go back. Nor do they where a process of another
+host goes on with it, whose clock may be behind.
 """
 
 import time
@@ -29,6 +30,11 @@ class RunClock(msgspec.Struct, frozen=True):
 
     def stamp(self) -> str:
         return format_stamp(self.now_s)
+
+    def on_this_host(self, not_before_s: float) -> "RunClock":
+        """The clock of a run that began on another host, whose last line has that time."""
+        now_s = max(time.time(), not_before_s)
+        return RunClock(self.wall_s, time.monotonic() - (now_s - self.wall_s))
 
 
 def format_stamp(at_s: float) -> str:

@@ -20,7 +20,7 @@ means: do not queue this again.
 
 import shlex
 
-from holdfast.submit.request import SubmitRequest, agent_arguments
+from holdfast.submit.request import SETTLE_S, SubmitRequest, agent_arguments
 
 EXIT_NO_REQUEUE = 93
 MAX_AGENT_STARTS = 10
@@ -40,8 +40,8 @@ trap 'ended_by_slurm=1' TERM
 AGENTS = """\
 # A host that is lost ends neither the step nor the job. An agent that was killed begins again, as
 # the same node and with the memory that is left. Where the first host is lost, with this script,
-# Slurm keeps the job and nothing would end it: another host queues it again. Host k looks every
-# {look_s} * k seconds, so that Slurm is asked seldom however many there are.
+# Slurm keeps the job and nothing would end it: another host stops it with a checkpoint and queues
+# it again. Host k looks every {look_s} * k seconds, so that Slurm is asked seldom.
 srun --overlap --no-kill --kill-on-bad-exit=0 --wait=0 \\
      --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 \\
      bash -c '
@@ -53,13 +53,16 @@ watch_first_host() {{
         hosts=$(squeue -h -j "$SLURM_JOB_ID" -o %N) && [ -n "$hosts" ] || continue
         scontrol show hostnames "$hosts" | grep -qxF "$1" && continue
         echo "holdfast: $1 is lost, and the launcher with it; the job is queued again"
+        trap "" TERM
+        timeout {warn_s} "${{@:3}}" stop "$2"
+        sleep {settle_s}
         scontrol requeue "$SLURM_JOB_ID"
         return
     done
 }}
 trap : TERM  # the agent has it, too, and stays for the last checkpoint
 watcher=
-[ "$SLURM_PROCID" -eq 0 ] || {{ watch_first_host "$3" & watcher=$!; }}
+[ "$SLURM_PROCID" -eq 0 ] || {{ watch_first_host "$3" "$1" "${{@:4:{num_words}}}" & watcher=$!; }}
 starts=0
 while :; do
     "${{@:4}}" --join "$1" --label "$SLURMD_NODENAME" --folder "$2/$SLURMD_NODENAME"
@@ -68,7 +71,7 @@ while :; do
     [ $((starts += 1)) -lt {max_starts} ] || break
     echo "holdfast: the agent on $SLURMD_NODENAME ended with $code; it is started again"
 done
-[ -z "$watcher" ] || kill $watcher
+[ -z "$watcher" ] || {{ kill $watcher; wait $watcher; }}
 exit $code' holdfast-agent "$rendezvous" "$run_dir/hosts" "$SLURMD_NODENAME" \\
      {agent} &
 agents=$!
@@ -89,6 +92,10 @@ while kill -0 $launcher 2>/dev/null; do
 done
 wait $launcher
 code=$?
+case $code in
+    # It was killed; the job lives on without it, but has no one to requeue it.
+    137|139) timeout {warn_s} {stop_job} "$rendezvous" ;;
+esac
 for _ in $(seq {leave_s}); do
     kill -0 $agents 2>/dev/null || break
     sleep 1
@@ -126,6 +133,9 @@ def batch_script(request: SubmitRequest) -> str:
             _places(request),
             AGENTS.format(
                 look_s=LOOK_S,
+                num_words=len(request.program),
+                warn_s=request.warn_s,
+                settle_s=round(SETTLE_S / 2),
                 max_starts=MAX_AGENT_STARTS,
                 agent=shlex.join([*request.program, "agent", *agent_arguments(request)]),
             ),
@@ -133,7 +143,12 @@ def batch_script(request: SubmitRequest) -> str:
                 no_devices=" --gpus-per-node=0" if request.is_cuda else "",
                 run=shlex.join([*request.program, "run", request.job_file, *request.settings]),
             ),
-            FOLLOW.format(stop=_bare(request.stop_signal), leave_s=LEAVE_S),
+            FOLLOW.format(
+                stop=_bare(request.stop_signal),
+                warn_s=request.warn_s,
+                stop_job=shlex.join([*request.program, "stop"]),
+                leave_s=LEAVE_S,
+            ),
             END.format(no_requeue=EXIT_NO_REQUEUE, stop_codes=_stop_codes(request)),
         ]
     )

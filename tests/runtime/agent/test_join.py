@@ -6,11 +6,10 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.agent.join import JoinOptions, find_job, make_agent_spec, meet
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.rendezvous.rendezvous import (
-    CoordinatorAddress,
     RunEnd,
-    announce,
     announce_end,
     open_rendezvous,
+    take_term,
 )
 from holdfast.runtime.wire.messages import Assignment, NodeGrant
 
@@ -43,8 +42,7 @@ def test_a_job_that_has_ended_is_not_joined(options) -> None:
     place = open_rendezvous(options.rendezvous, create=True)
     with pytest.raises(HoldfastError, match="no job has begun at dir:"):
         find_job(place, options)
-    address = CoordinatorAddress(run=1, host="127.0.0.1", port=9)
-    announce(place, address)
+    address = take_term(place, 0, run=1, host="127.0.0.1", port=9)
     assert find_job(place, options) == address
     announce_end(place, RunEnd(run=1, outcome="finished"))
     with pytest.raises(HoldfastError, match="no job has begun"):

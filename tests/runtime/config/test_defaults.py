@@ -88,7 +88,7 @@ def test_what_the_engine_does_by_itself_is_what_a_job_does():
     from holdfast.runtime.config.job_file import JobSection, ModelSection
 
     job, engine = JobSection(steps=1), TrainerConfig(num_steps=1)
-    for name in ("seed", "dtype", "device", "host", "verify", "resume"):
+    for name in ("seed", "dtype", "device", "compile", "host", "verify", "resume"):
         assert getattr(job, name) == getattr(engine, name)
     assert 1000 * job.timeout_s == engine.timeout_ms
     assert ModelSection().options() == LlamaOptions()

@@ -10,7 +10,7 @@ from holdfast.observe.run_clock import RunClock
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.coordinator.server import settings_of
+from holdfast.runtime.coordinator.machine_settings import settings_of
 from holdfast.runtime.coordinator.status import Status
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec

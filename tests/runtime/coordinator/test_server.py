@@ -19,7 +19,8 @@ from holdfast.observe.events import (
 from holdfast.observe.journal import read_journal
 from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.config.job_file import ParallelSection, RecoverySection
-from holdfast.runtime.coordinator.server import CoordinatorServer, settings_of
+from holdfast.runtime.coordinator.machine_settings import settings_of
+from holdfast.runtime.coordinator.server import CoordinatorServer
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec

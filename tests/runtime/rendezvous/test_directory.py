@@ -8,13 +8,15 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.runtime.rendezvous.directory import DirectoryRendezvous
 from holdfast.runtime.rendezvous.rendezvous import (
-    CoordinatorAddress,
     RunEnd,
-    announce,
+    Superseded,
     announce_end,
+    append_own,
     find_coordinator,
     how_ended,
+    newest_coordinator,
     open_rendezvous,
+    take_term,
 )
 
 
@@ -66,19 +68,48 @@ def test_the_secret_is_for_its_owner_alone(tmp_path, place) -> None:
     assert stat.S_IMODE((tmp_path / "job" / "secret").stat().st_mode) == 0o600
 
 
+def take(place, after: int, run: int = 1):
+    return take_term(place, after, run=run, host="10.0.0.1", port=100 + after)
+
+
 def test_the_newest_coordinator_is_found_until_its_run_has_ended(place) -> None:
     assert find_coordinator(place) is None
-    announce(place, CoordinatorAddress(run=1, host="10.0.0.1", port=1))
-    announce(place, CoordinatorAddress(run=1, host="10.0.0.2", port=2))
-    found = find_coordinator(place)
-    assert found is not None
-    assert (found.host, found.port) == ("10.0.0.2", 2)
+    assert newest_coordinator(place) is None
+    take(place, 0)
+    second = take(place, 1)
+    assert (second.term, second.port) == (2, 101)
+    assert find_coordinator(place) == second
     announce_end(place, RunEnd(run=1, outcome="stopped"))
     announce_end(place, RunEnd(run=1, outcome="failed"))
     assert find_coordinator(place) is None
+    assert newest_coordinator(place) == second
     assert (how_ended(place, 1), how_ended(place, 2)) == ("stopped", "")
-    announce(place, CoordinatorAddress(run=2, host="10.0.0.3", port=3))
-    assert find_coordinator(place) == CoordinatorAddress(run=2, host="10.0.0.3", port=3)
+    third = take(place, 2, run=2)
+    assert find_coordinator(place) == third
+
+
+def test_a_term_is_taken_once(place) -> None:
+    first = take(place, 0)
+    with pytest.raises(Superseded, match="term 1 was taken"):
+        take(place, 0)
+    assert newest_coordinator(place) == first
+
+
+def test_a_record_that_is_there_by_our_own_hand_is_ours(place) -> None:
+    assert append_own(place, "coordinator", 1, b"mine")
+    assert append_own(place, "coordinator", 1, b"mine")
+    assert not append_own(place, "coordinator", 1, b"another")
+
+
+def test_a_directory_that_is_away_is_not_an_empty_one(tmp_path, place) -> None:
+    take(place, 0)
+    assert place.last("nodes") == (0, b"")
+    (tmp_path / "job").rename(tmp_path / "away")
+    for ask in (place.records, place.last):
+        with pytest.raises(FileNotFoundError):
+            ask("coordinator")
+    with pytest.raises(OSError, match="No such file"):
+        place.append("coordinator", 2, b"")
 
 
 @pytest.mark.parametrize("text", ["", "dir:", "/shared", "nfs://x"])

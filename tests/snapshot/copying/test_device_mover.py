@@ -20,7 +20,10 @@ from support.snapshot_parts import (
     parity_layout,
 )
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
 
 DEADLINE_S = 20
 

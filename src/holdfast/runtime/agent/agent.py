@@ -4,7 +4,8 @@ It decides nothing. Orders of the coordinator are passed on to the workers, what
 up, and the last full state of each is kept, so that a coordinator that is new or was cut off knows
 everything with the first message of a connection. While there is no coordinator, the workers do not
 notice: their messages wait here. The agent looks for it for ever, and believes only one whose term
-is not lower than any it has seen.
+is not lower than any it has seen. Where hosts join the job, it may have to start one itself
+(`succeeding`).
 
 When the agent ends, the fork server kills the node's workers. The agent ends with the launcher.
 """
@@ -14,7 +15,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from holdfast.control.snapshots.messages import (
 )
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import StepReport
+from holdfast.runtime.agent.finding import CoordinatorFinder, FixedCoordinator
 from holdfast.runtime.agent.peer_service import PeerService
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess
@@ -42,7 +44,7 @@ from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
 from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
-from holdfast.runtime.wire.host_messages import Peers, Serving
+from holdfast.runtime.wire.host_messages import Peers, Serving, TermInDoubt
 from holdfast.runtime.wire.messages import (
     Assignment,
     EndNode,
@@ -91,18 +93,17 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
     """The address for workers of other hosts; empty: all are on this machine."""
 
 
-Locate = Callable[[], tuple[str, int] | None]
-"""Where the coordinator is; None: the job is over."""
-
-
 class Agent:
-    def __init__(self, spec: AgentSpec, forker: Forker, locate: Locate | None = None) -> None:
+    def __init__(
+        self, spec: AgentSpec, forker: Forker, finder: CoordinatorFinder | None = None
+    ) -> None:
         self._spec, self._forker = spec, forker
-        self._locate: Locate = locate or (lambda: (spec.host, spec.port))
+        self._finder: CoordinatorFinder = finder or FixedCoordinator(spec.host, spec.port)
         job = spec.assignment.config.job
         self._serving: Serving | None = None
         self.is_memory_useless = False
         """To any run after this one."""
+        self._is_job_over = False
         self._workers: dict[str, WorkerProcess] = {}
         self._waiting: dict[str, Member] = {}
         """To be started when the process that has the name is reaped."""
@@ -111,9 +112,12 @@ class Agent:
         self._connection: ClientConnection | None = None
         self._lost = asyncio.Event()
         self._ended = asyncio.Event()
-        self._term = 0
         self._orders = OrderUnpacker()
         self._steps: list[Relayed] = []
+        self._recorded = 0
+        """By the coordinator of the moment, as it said before the last time: one that is being
+        replaced may record a step after its successor has read what is recorded.
+        """
         self._others: list[Relayed] = []
         self._places: dict[str, ProgressPlace] = {}
         self._away_until = 0.0
@@ -128,7 +132,11 @@ class Agent:
         self._service: PeerService | None = None
         if spec.serves:
             self._service = PeerService(
-                spec.secret, self._snapshots.memory, job.tls_cert, job.tls_key
+                spec.secret,
+                self._snapshots.memory,
+                job.tls_cert,
+                job.tls_key,
+                self._finder.reach,
             )
 
     async def run(self, launcher: socket.socket) -> None:
@@ -140,10 +148,12 @@ class Agent:
         if self._service is not None:
             peer = await self._service.start(self._spec.serves)
             self._serving = Serving(node=self._spec.node, peer=peer)
+        self._finder.start(self._hang_up, self._end_with_job)
         tasks = [asyncio.create_task(job) for job in (self._keep_connected(), self._beat())]
         await self._ended.wait()
         for task in tasks:
             task.cancel()
+        await self._finder.close(is_job_over=self._is_job_over)
         self._snapshots.close()
         if self._service is not None:
             self._service.close()
@@ -161,6 +171,7 @@ class Agent:
             if await self._connect():
                 wait_s = FIRST_WAIT_S
                 await self._lost.wait()
+            self._finder.lost()
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LAST_WAIT_S)
 
@@ -169,30 +180,31 @@ class Agent:
         if asyncio.get_running_loop().time() < self._away_until:
             return False
         self._lost.clear()
-        host, port = "nowhere", 0
+        found = self._finder.address()
+        if found is None:
+            return False
+        host, port = found
         try:
-            found = await asyncio.get_running_loop().run_in_executor(None, self._locate)
-            if found is None:
-                self._ended.set()
-                return False
-            host, port = found
-            connection, term = await open_connection(
-                host,
-                port,
-                ClientProof(spec.secret, "agent", spec.node),
-                BY_AGENT,
-                tls=client_tls(spec.tls_cert),
-                on_message=self._apply,
-                on_lost=self._cut_off,
-            )
+            async with asyncio.timeout(self._finder.connect_s):
+                connection, term = await open_connection(
+                    host,
+                    port,
+                    ClientProof(spec.secret, "agent", spec.node),
+                    BY_AGENT,
+                    tls=client_tls(spec.tls_cert),
+                    on_message=self._apply,
+                    on_lost=self._cut_off,
+                    unheard_ms=self._finder.unheard_ms,
+                )
         except (OSError, ProofFailed, TimeoutError) as error:
             _LOG.info("no coordinator at %s:%d: %s", host, port, str(error) or "no answer")
             return False
-        if term < self._term:
-            _LOG.warning("refused a coordinator of term %d: %d was seen", term, self._term)
+        if not self._finder.connected(term):
+            seen = self._finder.reach().term
+            _LOG.warning("refused a coordinator of term %d: %d was seen", term, seen)
             connection.hang_up()
             return False
-        self._term, self._connection, self._orders = term, connection, OrderUnpacker()
+        self._connection, self._orders, self._recorded = connection, OrderUnpacker(), 0
         _LOG.info("connected to the coordinator of term %d", term)
         for message in self._everything():
             connection.send(message)
@@ -201,6 +213,11 @@ class Agent:
     def _cut_off(self, why: str) -> None:
         self._connection = None
         self._lost.set()
+
+    def _hang_up(self, why: str) -> None:
+        if self._connection is not None:
+            _LOG.info("leaving the coordinator: %s", why)
+            self._connection.hang_up()
 
     def _everything(self) -> Iterator[Message]:
         if self._serving is not None:
@@ -236,19 +253,27 @@ class Agent:
             case InjectFault(fault=fault):
                 self._inject(fault)
             case StepsRecorded(step=step):
-                self._steps = [told for told in self._steps if _step_of(told) >= step]
+                self._steps = [told for told in self._steps if _step_of(told) >= self._recorded]
+                self._recorded = step
             case SnapshotEvery() | PlaceCopies():
                 for worker in self._workers.values():
                     worker.send_later(message)
             case DropArenas() | Persist() | Copy():
                 self._snapshots.apply(message)
-            case Peers():
+            case TermInDoubt(is_in_doubt=is_in_doubt):
+                self._finder.doubted(is_in_doubt)
+            case Peers(addresses=addresses):
+                self._finder.learn(addresses)
                 self._snapshots.learn(message)
                 for worker in self._workers.values():
                     worker.send_later(message)
             case EndNode(is_memory_useless=is_useless):
                 self.is_memory_useless = is_useless
-                self._ended.set()
+                self._end_with_job()
+
+    def _end_with_job(self) -> None:
+        self._is_job_over = True
+        self._ended.set()
 
     def _pass_on(self, message: OrderForNode) -> None:
         for name, order in self._orders.unpack(message).items():
@@ -284,7 +309,7 @@ class Agent:
         except ForkServerGone:
             self._ended.set()
             return
-        if self._snapshots.handle_fork_notice(notice):
+        if self._finder.handle_fork_notice(notice) or self._snapshots.handle_fork_notice(notice):
             return
         worker = next((w for w in self._workers.values() if w.ticket == _ticket(notice)), None)
         if worker is None:
@@ -372,8 +397,7 @@ class Agent:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "PARTITION":
                 self._away_until = loop.time() + (fault.duration_s or float("inf"))
-                if self._connection is not None:
-                    self._connection.hang_up()
+                self._hang_up("cut off on purpose")
             case _ if fault.hits_all:
                 for each in self._workers.values():
                     each.send(FaultMessage(fault=fault))

@@ -6,7 +6,8 @@
 
 The agent is this process. If it ends, the fork server kills the workers; whatever starts
 processes on this host may then start it again, and it becomes the same node, with the memory that
-is left. Logs, snapshots and times stay on this host.
+is left. Logs, snapshots and times stay on this host. Any agent may have to start the job's next
+coordinator (`succeeding`).
 """
 
 import asyncio
@@ -17,15 +18,20 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.agent.agent import Agent, AgentSpec, Locate
+from holdfast.runtime.agent.agent import Agent, AgentSpec
+from holdfast.runtime.agent.succeeding import SucceedingFinder
 from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.launch.addresses import own_address
 from holdfast.runtime.launch.fork_server import Forker, ForkServer
+from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.launch.run_record import read_run
 from holdfast.runtime.launch.signals import exit_code
 from holdfast.runtime.record.logs import open_log, start_logging
 from holdfast.runtime.rendezvous.rendezvous import (
@@ -67,10 +73,19 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str = ""
 
 
+class Seat(NamedTuple):
+    """What this host is in which run."""
+
+    grant: NodeGrant
+    run: int
+    secret: str
+
+
 def join(options: JoinOptions, show: Callable[[str], object]) -> int:
     """Until the job is over; the exit code."""
     address = own_address(options.address, options.interface)
-    with ForkServer() as fork_server:  # it gets warm meanwhile
+    with ForkServer(preload=["holdfast.runtime.launch.light_child"]) as fork_server:
+        # It gets warm meanwhile; what a coordinator needs is there before it is needed.
         return _join(options, address, fork_server, show)
 
 
@@ -87,20 +102,17 @@ def _join(
         num_cores=len(os.sched_getaffinity(0)),
     )
     fork_server.wait_until_warm()  # a host that is a node can start workers at once
-    grant, secret = _wait_for_node(rendezvous, options, secret, request, show)
-    show(f"this host is {grant.node}; logs are in {options.folder / grant.node / LOGS}")
-    spec = make_agent_spec(grant, options, address, secret)
-    locate = _locator(rendezvous, coordinator.run)
-    number, is_useless = _run(spec, fork_server, locate, options.leave_after_s)
-    outcome = how_ended(rendezvous, coordinator.run)
-    if (is_useless or outcome == "finished") and (memory := spec.assignment.memory):
-        folder = memory_folder(spec.assignment.config)
-        remove_all([node_job(memory, spec.node)], folder)
-    if number:
-        show(f"{spec.node} leaves the job: {signal.Signals(number).name}")
-        return exit_code(number)
-    show(f"{spec.node} is done: the job {'has ' + outcome if outcome else 'is over'}")
-    return 0
+    seat = _wait_for_node(rendezvous, options, secret, request, show)
+    node = seat.grant.node
+    show(f"this host is {node}; logs are in {options.folder / node / LOGS}")
+    spec = make_agent_spec(seat.grant, options, address, seat.secret)
+    log = Path(spec.log_dir) / f"agent-{node}.log"
+    start_logging(log, open_log(log))
+    job = read_run(rendezvous, seat.run)
+    with fork_server.attach() as control:
+        living = _live(spec, Forker(control), rendezvous, job, options.leave_after_s)
+        number, is_useless = asyncio.run(living)
+    return _leave(spec, _outcome(rendezvous, seat.run), number, is_useless, show)
 
 
 def meet(options: JoinOptions) -> tuple[Rendezvous, str]:
@@ -126,10 +138,14 @@ def _wait_or_give_up(deadline: float, pause_s: float, why: str) -> None:
 
 def find_job(rendezvous: Rendezvous, options: JoinOptions) -> CoordinatorAddress:
     deadline = time.monotonic() + options.wait_s
-    while (found := find_coordinator(rendezvous)) is None:
+    while True:
         why = f"no job has begun at {options.rendezvous} within {options.wait_s:g} s"
+        try:
+            if (found := find_coordinator(rendezvous)) is not None:
+                return found
+        except OSError as error:
+            why = f"{options.rendezvous} cannot be reached: {error}"
         _wait_or_give_up(deadline, LOOK_AGAIN_S, why)
-    return found
 
 
 def _wait_for_node(
@@ -138,24 +154,27 @@ def _wait_for_node(
     secret: str,
     request: JoinRequest,
     show: Callable[[str], object],
-) -> tuple[NodeGrant, str]:
-    """A host that is not needed now waits: it may take the place of one that is lost. The secret
-    may be that of an earlier run, whose successor has not begun: it is read again.
+) -> Seat:
+    """A host that is not needed now waits: it may take the place of one that is lost. Coordinator
+    and secret may be those of an earlier run whose successor has not begun, so both are looked up
+    again.
     """
     deadline, told = time.monotonic() + options.wait_s, ""
     while True:
-        found = find_coordinator(rendezvous)
-        if found is None:
-            raise HoldfastError(
-                f"the job at {options.rendezvous} ended before this host was a node"
-            )
+        where = options.rendezvous
         try:
+            found = find_coordinator(rendezvous)
+            if found is None:
+                raise HoldfastError(
+                    f"the job at {options.rendezvous} ended before this host was a node"
+                )
+            where = f"{found.host}:{found.port}"
             answer = asyncio.run(_ask(found, secret, request, options.tls_cert))
         except (OSError, TimeoutError, ProofFailed) as error:
-            why = f"{found.host}:{found.port} does not answer: {str(error) or 'no answer'}"
+            why = f"{where} does not answer: {str(error) or 'no answer'}"
         else:
             if isinstance(answer, NodeGrant):
-                return answer, secret
+                return Seat(answer, found.run, secret)
             if answer.is_final:
                 raise HoldfastError(answer.reason)
             why = answer.reason
@@ -163,7 +182,8 @@ def _wait_for_node(
             show(f"{why}; this host waits")
             told = why
         _wait_or_give_up(deadline, ASK_AGAIN_S, f"{why}; waited {options.wait_s:g} s")
-        secret = os.environ.get(VARIABLE, "") or rendezvous.secret() or secret
+        with suppress(OSError):
+            secret = os.environ.get(VARIABLE, "") or rendezvous.secret() or secret
 
 
 async def _ask(
@@ -211,26 +231,34 @@ def make_agent_spec(grant: NodeGrant, options: JoinOptions, address: str, secret
     )
 
 
-def _run(
-    spec: AgentSpec, fork_server: ForkServer, locate: Locate, leave_after_s: float
-) -> tuple[int, bool]:
-    """As `_live`."""
-    log = Path(spec.log_dir) / f"agent-{spec.node}.log"
-    start_logging(log, open_log(log))
-    with fork_server.attach() as control:
-        return asyncio.run(_live(spec, Forker(control), locate, leave_after_s))
+def _leave(
+    spec: AgentSpec, outcome: str, number: int, is_useless: bool, show: Callable[[str], object]
+) -> int:
+    """The exit code; memory that no run needs is removed."""
+    if (is_useless or outcome == "finished") and (memory := spec.assignment.memory):
+        folder = memory_folder(spec.assignment.config)
+        remove_all([node_job(memory, spec.node)], folder)
+    if number:
+        show(f"{spec.node} leaves the job: {signal.Signals(number).name}")
+        return exit_code(number)
+    show(f"{spec.node} is done: the job {'has ' + outcome if outcome else 'is over'}")
+    return 0
 
 
-def _locator(rendezvous: Rendezvous, run: int) -> Locate:
-    def locate() -> tuple[str, int] | None:
-        found = find_coordinator(rendezvous)
-        return None if found is None or found.run != run else (found.host, found.port)
-
-    return locate
+def _outcome(rendezvous: Rendezvous, run: int) -> str:
+    """Empty: it is not known."""
+    try:
+        return how_ended(rendezvous, run)
+    except OSError:
+        return ""
 
 
 async def _live(
-    spec: AgentSpec, forker: Forker, locate: Locate, leave_after_s: float
+    spec: AgentSpec,
+    forker: Forker,
+    rendezvous: Rendezvous,
+    job: CoordinatorSpec,
+    leave_after_s: float = 0.0,
 ) -> tuple[int, bool]:
     """The signal that ended it (0: the job is over), and whether no run needs its memory."""
     ours, theirs = socket.socketpair()
@@ -246,7 +274,8 @@ async def _live(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, take, number)
-    agent = Agent(spec, forker, locate)
+    finder = SucceedingFinder(spec, forker, rendezvous, job)
+    agent = Agent(spec, forker, finder)
     with ours, theirs:
         await agent.run(theirs)
     return (stopped[0] if stopped else 0), agent.is_memory_useless

@@ -1,5 +1,6 @@
 """What an agent does for workers of any node: it keeps the keys through which the members of a
-group find each other, and gives out bytes of the snapshots in its node's memory.
+group find each other, and gives out bytes of the snapshots in its node's memory. And for agents: it
+says whether it reaches the coordinator.
 
 The keys of a group lie with the agent of its first member's node, so no single process has those
 of all groups: if this one is gone, so is a member of the group. Both sides prove the job's secret
@@ -26,6 +27,8 @@ from holdfast.runtime.wire.host_messages import (
     ManifestsWanted,
     Peer,
     PinWanted,
+    ReachAsked,
+    ReachTold,
 )
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.sources import NodeMemory, Unreadable
@@ -87,9 +90,10 @@ class PeerService:
         memory: Callable[[], NodeMemory],
         tls_cert: str = "",
         tls_key: str = "",
+        reach: Callable[[], ReachTold] = lambda: ReachTold(is_reached=False, term=0),
     ) -> None:
-        """`memory`: of this node, as it is now."""
-        self._keys, self._memory = GroupKeys(), memory
+        """`memory`: of this node, as it is now. `reach`: is the coordinator reached?"""
+        self._keys, self._memory, self._reach = GroupKeys(), memory, reach
         self._pinned: ServerConnection | None = None
         readers: dict[str, Reader[Any]] = {"worker": FROM_PEER}
         self._gate = Gate(
@@ -128,6 +132,8 @@ class PeerService:
                 connection.send(self._pin(connection, version))
             case BytesWanted():
                 connection.send(self._read(message))
+            case ReachAsked():
+                connection.send(self._reach())
 
     def _read(self, wanted: BytesWanted) -> BytesGiven:
         """As it is: who asks verifies it."""

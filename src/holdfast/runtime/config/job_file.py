@@ -66,6 +66,10 @@ class JobSection(Section, frozen=True, kw_only=True):
     """What parameters, gradient sums and optimizer state are kept in."""
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda)$")] = "cpu"
     """cuda: a worker takes the device of its number, modulo those there are."""
+    compile: bool = False
+    """Compile the blocks of a Llama and its loss, before the first step; a worker that joins does
+    it before it takes part.
+    """
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """auto: gloo on cpu, nccl on cuda."""
     host: str = "127.0.0.1"
@@ -354,8 +358,8 @@ class DetectSection(Section, frozen=True, kw_only=True):
 
 class NetSection(Section, frozen=True, kw_only=True):
     rendezvous: str = ""
-    """Where hosts find each other, like dir:/shared/job: agents join there. Empty = all nodes are
-    processes of this machine.
+    """Where hosts find each other: dir:/shared/job, or etcd://HOST:PORT/NAME; agents join there.
+    Empty = all nodes are processes of this machine.
     """
     nodes: Natural = 0
     """Hosts to wait for; 0 = as many as the plan has nodes."""

@@ -35,16 +35,16 @@ class ControlJournal:
 
     def _read(self) -> tuple[JournalEntry, ...]:
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        whole = data[: data.rfind(b"\n") + 1]
+        whole = _whole_lines(data)
         if len(whole) < len(data):
             # Torn by a crash: it was never synced, so nothing depends on it.
             os.ftruncate(self._fd, len(whole))
-        return tuple(_DECODER.decode(line) for line in whole.splitlines())
+        return _decode(whole)
 
     def append(self, entry: JournalEntry) -> str:
         """Why the disk does not take it; empty: it is written."""
         self._is_synced = False
-        return append_whole(self._fd, _ENCODER.encode(entry) + b"\n")
+        return append_whole(self._fd, encode_entry(entry))
 
     def sync(self) -> str:
         """To be called before anything is sent; why that has to wait, empty: it need not."""
@@ -56,3 +56,21 @@ class ControlJournal:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def encode_entry(entry: JournalEntry) -> bytes:
+    """As a line."""
+    return _ENCODER.encode(entry) + b"\n"
+
+
+def read_entries(path: Path) -> tuple[JournalEntry, ...]:
+    """Of a file that no coordinator has open."""
+    return _decode(_whole_lines(path.read_bytes())) if path.is_file() else ()
+
+
+def _whole_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _decode(lines: bytes) -> tuple[JournalEntry, ...]:
+    return tuple(_DECODER.decode(line) for line in lines.splitlines())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.control.effects import Effect, Fail, Finish, Record
 from holdfast.control.journal_entries import JournalEntry
-from holdfast.runtime.coordinator.control_journal import ControlJournal
+from holdfast.runtime.coordinator.rendezvous_journal import JournalWriter
 
 RETRY_MS = 200
 LAST_WAIT_MS = 30_000
@@ -19,13 +19,20 @@ LAST_WAIT_MS = 30_000
 class EffectQueue:
     def __init__(
         self,
-        journal: ControlJournal,
+        journal: JournalWriter,
         note: Callable[[JournalEntry], object],
         do: Callable[[Effect], object],
+        last_wait_ms: int | None = LAST_WAIT_MS,
     ) -> None:
-        """`note` is told what was recorded; `do` carries out everything else."""
+        """`note` is told what was recorded; `do` carries out everything else. `last_wait_ms`: how
+        long the end of a job waits to be recorded; None: for ever, since another process may decide
+        otherwise.
+        """
+        self._last_wait_ms = last_wait_ms
         self._journal, self._note, self._do = journal, note, do
         self._waiting: deque[Effect] = deque()
+        self._recorded: deque[JournalEntry] = deque()
+        """Not told yet: they may not be durable."""
         self._since_ms: int | None = None
         self.trouble = ""
         """Why the disk takes nothing; empty: it does, or nothing was tried."""
@@ -42,10 +49,16 @@ class EffectQueue:
                 return
             self._waiting.popleft()
             if isinstance(effect, Record):
-                self._note(effect.entry)
+                self._recorded.append(effect.entry)
             else:
+                self._tell_recorded()
                 self._do(effect)
-        self._is_synced(now_ms)
+        if self._is_synced(now_ms):
+            self._tell_recorded()
+
+    def _tell_recorded(self) -> None:
+        while self._recorded:
+            self._note(self._recorded.popleft())
 
     def _is_safe(self, effect: Effect, now_ms: int) -> bool:
         if isinstance(effect, Record):
@@ -61,5 +74,7 @@ class EffectQueue:
             self._since_ms = None
             return True
         self._since_ms = now_ms if self._since_ms is None else self._since_ms
+        if self._last_wait_ms is None:
+            return False
         is_end = any(isinstance(effect, Finish | Fail) for effect in self._waiting)
-        return is_end and now_ms - self._since_ms >= LAST_WAIT_MS
+        return is_end and now_ms - self._since_ms >= self._last_wait_ms

@@ -5,10 +5,11 @@ is on disk before anything that follows is sent. Agents connect and say everythi
 coordinator that was started again goes on from its journal and from them; meanwhile the workers
 train.
 
-The process ends when the job does, or with the launcher, which starts another if this one is lost.
-It also ends with the first exception: the machine believes that all its effects were carried out,
-and only a successor that asks all agents finds out which of them were not. A disk that does not
-take the journal is none: what depends on it waits (`effect_queue`).
+The process ends when the job does, or with the process that has started it: the launcher, which
+starts another if this one is lost, or an agent of a job that hosts join (`job_hosts`). It also ends
+with the first exception: the machine believes that all its effects were carried out, and only a
+successor that asks all agents finds out which of them were not. A disk that does not take the
+journal is none: what depends on it waits (`effect_queue`).
 """
 
 import asyncio
@@ -59,28 +60,22 @@ from holdfast.control.facts import (
     WorkerTold,
 )
 from holdfast.control.job_events import AllReady, StepCompleted
-from holdfast.control.message import Message
-from holdfast.control.settings import (
-    ControlSettings,
-    DetectSettings,
-    ReplanSettings,
-    SnapshotSettings,
-)
 from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.observe import events
 from holdfast.observe.run_directory import CHECKPOINTS, log_name
 from holdfast.plan.workers import node_of
-from holdfast.runtime.config.snapshot_options import memory_folder, snapshot_options
+from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.advisor_process import AdvisorProcess
 from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.coordinator.effect_queue import EffectQueue
-from holdfast.runtime.coordinator.joining import HostJoins
-from holdfast.runtime.launch.job import Job
+from holdfast.runtime.coordinator.effect_queue import LAST_WAIT_MS, EffectQueue
+from holdfast.runtime.coordinator.job_hosts import JobHosts
+from holdfast.runtime.coordinator.machine_settings import settings_of
+from holdfast.runtime.coordinator.rendezvous_journal import JournalWriter
 from holdfast.runtime.launch.launcher_messages import (
     CannotWrite,
     CheckpointRequest,
@@ -93,16 +88,10 @@ from holdfast.runtime.launch.launcher_messages import (
     Wrote,
 )
 from holdfast.runtime.record.run_log import RunLog
-from holdfast.runtime.rendezvous.rendezvous import open_rendezvous
-from holdfast.runtime.wire.connection import (
-    Gate,
-    ServerConnection,
-    Strangers,
-    is_refused,
-    server_tls,
-)
+from holdfast.runtime.rendezvous.rendezvous import Superseded
+from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, FROM_HOST, Reader
-from holdfast.runtime.wire.host_messages import JoinRequest, Peers, Serving
+from holdfast.runtime.wire.host_messages import Serving
 from holdfast.runtime.wire.messages import (
     EndNode,
     Failed,
@@ -123,24 +112,26 @@ _LOG = logging.getLogger(__name__)
 LEAVE_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 1.0
 """For workers to leave after a stop: what they had to write is written."""
-ENTER_MS = 30_000
-PROBE_S = 1.0
-GRACE_S = 10.0
-"""How much longer than its workers the coordinator waits for any sign of progress."""
 
 
 class CoordinatorServer:
-    def __init__(self, spec: CoordinatorSpec) -> None:
+    def __init__(self, spec: CoordinatorSpec, address: tuple[str, int] = ("", 0)) -> None:
+        """`address`: where agents find it, if hosts join the job."""
         run_dir = Path(spec.run_dir)
         self._spec = spec
-        self._journal = ControlJournal(run_dir / CONTROL)
+        self._hosts = JobHosts(spec, address) if spec.assignment is not None else None
+        self._journal: JournalWriter = (
+            ControlJournal(run_dir / CONTROL) if self._hosts is None else self._hosts.journal
+        )
         self._run_log = RunLog(run_dir, spec.backend, spec.clock, spec.first_step)
+        term = 0 if self._hosts is None else self._hosts.term
         self._machine = Coordinator(
-            settings_of(spec), self._journal.entries, self._run_log.recorded
+            settings_of(spec, term), self._journal.entries, self._run_log.recorded
         )
         self._run_log.know(self._machine.view.plans)
         self._dispatch = Dispatch()
-        self._effects = EffectQueue(self._journal, self._run_log.note, self._do)
+        last_wait_ms = LAST_WAIT_MS if self._hosts is None else None
+        self._effects = EffectQueue(self._journal, self._run_log.note, self._do, last_wait_ms)
         self._disk = DiskWatch(self._effects, self._run_log, self._say_full)
         self._strangers = Strangers(_LOG.warning, time.monotonic)
         self._admin = AdminApi(
@@ -159,10 +150,9 @@ class CoordinatorServer:
         self._error: Exception | None = None
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
         self._advisor = AdvisorProcess(self._guarded(lambda said: self._take(PlanAnswered(said))))
-        self._joining = self._make_joining() if spec.assignment is not None else None
-        self._has_gathered = asyncio.Event()
-        self._peers: dict[str, Serving] = {}
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._has_begun = False
+        if self._hosts is not None:
+            self._hosts.serve(self._dispatch, self._run_log, self._guarded(self._take))
 
     # Life.
 
@@ -175,7 +165,7 @@ class CoordinatorServer:
         )
         gate = Gate(
             self._spec.secret,
-            self._machine.term,
+            self._machine.term if self._hosts is None else self._hosts.term,
             self._strangers,
             {},
             lambda connection: None,
@@ -184,19 +174,23 @@ class CoordinatorServer:
         )
         job = self._spec.config.job
         tls = server_tls(job.tls_cert, job.tls_key)
-        if self._joining is not None:
-            gate.readers["host"] = FROM_HOST
         serve = loop.create_server(lambda: ServerConnection(gate), sock=listener, ssl=tls)
-        if self._joining is not None and not self._is_successor:
+        tasks: list[asyncio.Task[None]] = []
+        if self._hosts is not None:
+            gate.readers["host"] = FROM_HOST
+            tasks.append(asyncio.create_task(self._hosts.keep_term(self._end_with)))
+        if self._hosts is not None and not self._is_successor:
+            gate.readers["agent"] = FROM_AGENT
             server = await serve
-            await self._gather(self._joining)
+            if missing := await self._hosts.gather(self._ended):
+                self._end("failed", missing)
             self._begin(gate)
         else:
             self._begin(gate)
             server = await serve
-        ticking = asyncio.create_task(self._keep_ticking())
+        tasks.append(asyncio.create_task(self._keep_ticking()))
         await self._ended.wait()
-        for task in (ticking, *self._probes.values()):
+        for task in (*tasks, *(self._hosts.probes if self._hosts is not None else ())):
             task.cancel()
         server.close()
         await self._advisor.close()
@@ -217,49 +211,9 @@ class CoordinatorServer:
         self._take(Tick())
         self._find_checkpoints()
         gate.term = self._machine.term
+        self._has_begun = True
         readers: dict[str, Reader[Any]] = {"agent": FROM_AGENT, "client": FROM_CLIENT}
         gate.readers.update(readers)
-
-    # Hosts.
-
-    def _make_joining(self) -> HostJoins:
-        spec = self._spec
-        assert spec.assignment is not None
-        return HostJoins(
-            open_rendezvous(spec.config.net.rendezvous),
-            Job(spec.config, spec.plans, ()).workers,
-            spec.config.recovery.heartbeat_ms,
-            spec.assignment,
-            lambda text: self._run_log.tell([events.HostJoined(reason=text)]),
-        )
-
-    async def _gather(self, joining: HostJoins) -> None:
-        """Until a host has joined for every node; or the job ends before it has begun."""
-        within_s = self._spec.config.net.gather_within_s
-        waits = [asyncio.create_task(event.wait()) for event in (self._has_gathered, self._ended)]
-        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in waits:
-            task.cancel()
-        if joining.missing and not self._ended.is_set():
-            self._end(
-                "failed",
-                f"waited {within_s:g} s for hosts, and none has joined for "
-                f"{', '.join(joining.missing)}; on each of them: holdfast agent --join "
-                f"{self._spec.config.net.rendezvous}",
-            )
-
-    def _join(self, request: JoinRequest) -> Message:
-        assert self._joining is not None
-        reply = self._joining.answer(request, self._machine.view.present_nodes, now_ms())
-        if not self._joining.missing:
-            self._has_gathered.set()
-        return reply
-
-    def _introduce(self, connection: ServerConnection, serving: Serving) -> None:
-        """Agents learn where the others are before any order makes them look for each other."""
-        self._dispatch.to_all(Peers(addresses={serving.node: serving.peer}))
-        self._peers[serving.node] = serving
-        connection.send(Peers(addresses={node: s.peer for node, s in self._peers.items()}))
 
     def _guarded(self, action: Callable[..., object]) -> Callable[..., None]:
         """Nothing is done after an exception, and the process ends with it."""
@@ -270,10 +224,14 @@ class CoordinatorServer:
             try:
                 action(*args)
             except Exception as error:
-                self._error = error
-                self._ended.set()
+                self._end_with(error)
 
         return act
+
+    def _end_with(self, error: Exception | None) -> None:
+        """None: another process has said at the rendezvous that the run is over."""
+        self._error = self._error or error
+        self._ended.set()
 
     async def _keep_ticking(self) -> None:
         """Sleep until the machine or a fault on purpose is due; facts move that time."""
@@ -306,11 +264,15 @@ class CoordinatorServer:
             except TimeoutError:
                 names = ", ".join(view.workers)
                 _LOG.warning("%s did not leave within %g s", names, deadline_s)
-        is_useless = self._ending.outcome == "finished" or self._ending.is_state_lost
+        unwritten = await self._disk.write_last()
+        ending = msgspec.structs.replace(self._ending, unwritten=unwritten)
+        if self._hosts is not None:
+            # While there are agents that could have a successor do it.
+            await self._hosts.write_end(ending)
+        is_useless = ending.outcome == "finished" or ending.is_state_lost
         self._dispatch.to_all(EndNode(is_memory_useless=is_useless))
         self._dispatch.close()
-        unwritten = await self._disk.write_last()
-        self._link.send(msgspec.structs.replace(self._ending, unwritten=unwritten))
+        self._link.send(ending)
         self._link.close()
         await asyncio.sleep(0.01)
 
@@ -325,15 +287,18 @@ class CoordinatorServer:
     def _on_message(self, connection: ServerConnection, message: Any) -> None:
         if connection.role == "client":
             connection.send(self._admin.serve(message))
-        elif connection.role == "host":
-            connection.send(self._join(message))
+        elif self._hosts is not None and connection.role == "host":
+            present = self._machine.view.present_nodes
+            connection.send(self._hosts.join(message, present, now_ms()))
+        elif self._hosts is not None and not self._has_begun:
+            self._hosts.greet(connection, message)
         else:
             self._on_agent(connection, message)
 
     def _on_agent(self, connection: ServerConnection, message: object) -> None:
         match message:
-            case Serving():
-                self._introduce(connection, message)
+            case Serving() if self._hosts is not None:
+                self._hosts.introduce(connection, message)
             case NodeConnected():
                 self._on_connected(connection, message)
             case WorkerStarted() | Beat() | NodeHolds() | Copied():
@@ -349,8 +314,8 @@ class CoordinatorServer:
 
     def _on_connected(self, connection: ServerConnection, state: NodeConnected) -> None:
         self._dispatch.connect(state.node, connection)
-        if self._joining is not None:
-            self._joining.connected(state.node)
+        if self._hosts is not None:
+            self._hosts.joining.connected(state.node)
         self._take(state)
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 
@@ -358,27 +323,12 @@ class CoordinatorServer:
         if self._dispatch.disconnect(connection.name, connection):
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
-            serving = self._peers.get(connection.name)
-            if serving is not None and self._ending is None:
-                probe = self._probe(serving)
-                self._probes[connection.name] = asyncio.create_task(probe)
-
-    async def _probe(self, serving: Serving) -> None:
-        """Is its agent dead, or cut off? A host that refuses the connection says that no process of
-        that agent is left, for its workers die with it; a host that says nothing proves nothing.
-        """
-        loop = asyncio.get_running_loop()
-        while serving.node not in self._dispatch.nodes and self._peers[serving.node] == serving:
-            if await is_refused(loop, serving.peer.host, serving.peer.port):
-                how = f"the agent of {serving.node} has ended"
-                # Another host may take its place, or this one is back with another agent.
-                self._guarded(self._take)(NodeDead(serving.node, how, will_return=True))
-                return
-            await asyncio.sleep(PROBE_S)
+            if self._hosts is not None and self._ending is None:
+                self._hosts.probe(connection.name)
 
     def _left_of(self, node: str) -> tuple[HeldArena, ...]:
         """What of a node's memory can be read without its agent; of another host, nothing."""
-        if self._joining is not None:
+        if self._hosts is not None:
             return ()
         memory, folder = self._spec.memory, memory_folder(self._spec.config)
         return reachable(node_job(memory, node), folder) if memory else ()
@@ -461,6 +411,8 @@ class CoordinatorServer:
             case ToAllNodes(message=StepsRecorded()) if self._run_log.trouble:
                 pass  # they are not: a successor would ask for them
             case ToAllNodes(message=told):
+                if self._hosts is not None and isinstance(told, StepsRecorded):
+                    self._run_log.sync()  # a successor may be on another host
                 self._dispatch.to_all(told)
             case Disconnect(node=node):
                 self._dispatch.hang_up(node)
@@ -503,53 +455,16 @@ def _took_over(term: int) -> events.CoordinatorStarted:
     )
 
 
-def settings_of(spec: CoordinatorSpec) -> ControlSettings:
-    recovery, snapshot = spec.config.recovery, spec.config.snapshot
-    options = snapshot_options(spec.config, spec.memory, "")
-    return ControlSettings(
-        plan=spec.plans[0].plan,
-        changes=spec.plans,
-        first_step=spec.first_step,
-        run=spec.run,
-        grace_ms=int(1000 * spec.config.job.grace_s),
-        num_steps=spec.config.job.steps,
-        ends_with_failure=recovery.mode == "off",
-        patience_ms=int(1000 * (spec.config.job.timeout_s + GRACE_S)),
-        heartbeat_ms=recovery.heartbeat_ms,
-        hang_floor_ms=recovery.hang_floor_ms,
-        hang_multiple=recovery.hang_multiple,
-        detect=DetectSettings(on=spec.config.detect.on, learn_steps=spec.config.detect.learn_steps),
-        snapshots=SnapshotSettings(
-            options=options if spec.memory else None,
-            persists=snapshot.persists,
-            checkpoint_every_s=snapshot.persist_every_s,
-            max_cost=snapshot.max_cost,
-        ),
-        mode="fast" if recovery.mode == "fast" else "exact",
-        non_finite=recovery.non_finite,
-        go_back_tries=recovery.go_back_tries,
-        settle_ms=recovery.settle_ms,
-        answer_ms=recovery.answer_ms,
-        enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),
-        join_within_ms=int(1000 * recovery.join_within_s),
-        lost_after_ms=recovery.lost_after_ms,
-        max_restarts=recovery.max_restarts,
-        restart_window_ms=int(1000 * recovery.restart_window_s),
-        replan=ReplanSettings(
-            policy=recovery.plan if recovery.mode != "off" else "off",
-            search_s=recovery.plan_search_s,
-            node_return_s=recovery.node_return_s,
-        ),
-    )
-
-
 def run_coordinator(spec: CoordinatorSpec, launcher: socket.socket, listener_fd: int) -> int:
     """A coordinator's whole life, on a bound socket."""
 
     async def live() -> None:
         listener = socket.socket(fileno=listener_fd)
         listener.setblocking(False)
-        await CoordinatorServer(spec).run(launcher, listener)
+        await CoordinatorServer(spec, listener.getsockname()[:2]).run(launcher, listener)
 
-    asyncio.run(live())
+    try:
+        asyncio.run(live())
+    except Superseded as error:
+        _LOG.warning("this coordinator ends: %s", error)
     return 0

@@ -87,6 +87,11 @@ def _check_host(host: str) -> None:
 
 def _check_device(config: JobConfig) -> None:
     job = config.job
+    if job.compile and config.model.is_foreign:
+        raise HoldfastError(
+            f"job.compile = true is for our Llamas, and the model is {config.model.title!r}; leave "
+            f"it out, or compile its modules where they are made"
+        )
     if job.device == "cpu" and job.backend == "nccl":
         raise HoldfastError("job.backend = 'nccl' moves CUDA tensors only, and job.device = 'cpu'")
     if job.device == "cuda":

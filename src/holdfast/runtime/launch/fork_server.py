@@ -55,6 +55,8 @@ MAX_FDS = 3
 WARM_DEADLINE_S = 120.0
 STORE = "store"
 """The role of the child that serves the store."""
+COORDINATOR = "coordinator"
+"""Of one that coordinates the job, on any host that has joined it."""
 _PR_SET_PDEATHSIG = 1
 _LOG = logging.getLogger("holdfast.runtime.launch.fork_server")  # this module runs as __main__
 
@@ -424,5 +426,13 @@ if __name__ == "__main__":
         sys.exit(1)
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    serve(int(sys.argv[1]), {"": run_worker, STORE: run_store})
+
+    def run_successor(sock: socket.socket, own_fd: int) -> int:
+        """Imported when it is needed, which most fork servers never see."""
+        from holdfast.runtime.launch.light_child import run_light_child
+
+        return run_light_child(sock, own_fd)
+
+    roles: dict[str, RunChild] = {"": run_worker, STORE: run_store, COORDINATOR: run_successor}
+    serve(int(sys.argv[1]), roles)
     os._exit(0)  # the launcher waits for this: taking torch apart first would take a while

@@ -15,8 +15,8 @@ What a signal means is a setting; by default it asks for a stop at the next step
 a checkpoint, within the grace time. A second Ctrl-C ends everything at once. A run that was stopped
 is not done, so its exit code is that of the signal (128 and its number), never 0.
 
-Where hosts join the job (`net.rendezvous`), the launcher starts no agents and hosts no store: it
-says at the rendezvous where the coordinator is, and the agents of other hosts come there.
+Where hosts join the job (`net.rendezvous`), the launcher starts no agents and hosts no store, and
+is not needed once the job runs (`host_run`).
 
 In the directory of an earlier run the launcher starts the job again: its coordinator goes on with
 the journal there, its agents find the memory that is left, and the coordinator decides what to go
@@ -67,6 +67,7 @@ from holdfast.runtime.launch.light_fork_server import LightForkServer
 from holdfast.runtime.launch.resources import grant, provide_for
 from holdfast.runtime.launch.run_lock import RunLock
 from holdfast.runtime.launch.run_memory import KeptMemory, RunMemory
+from holdfast.runtime.launch.run_record import number_of_new_run
 from holdfast.runtime.launch.signals import SignalBox, actions, exit_code
 from holdfast.runtime.launch.stacks import all_stacks
 from holdfast.runtime.launch.store import bind
@@ -81,13 +82,6 @@ from holdfast.runtime.launch.supervisor import (
     Warmed,
 )
 from holdfast.runtime.record.recorder import OnEvent, Recorder, resolved
-from holdfast.runtime.rendezvous.rendezvous import (
-    CoordinatorAddress,
-    Rendezvous,
-    RunEnd,
-    announce,
-    announce_end,
-)
 from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.secret import make_secret, write_secret
 
@@ -118,7 +112,7 @@ class JobFailed(HoldfastError):
         self.report, self.kept = report, kept
 
 
-class _StoppedAtOnce(Exception):
+class StoppedAtOnce(Exception):
     """A signal that leaves no time for a step boundary."""
 
 
@@ -148,12 +142,13 @@ def run_job(
         else:
             store = control = stack.enter_context(bind(host, job.config.job.port))
         secret = make_secret(os.environ)
+        first_run = 1 if rendezvous is None else number_of_new_run(rendezvous, job.config)
         provision = provide_for(job)
         directory = create_run_directory(job.config.job.run_dir, job.config.job.name)
         lock = stack.enter_context(RunLock(directory.path))
         box.begin()
         write_secret(directory.path, secret)
-        recorder = stack.enter_context(Recorder(job, directory, on_event, provision))
+        recorder = stack.enter_context(Recorder(job, directory, on_event, provision, first_run))
         granted = grant(job, provision, directory)
         if rendezvous is not None:
             fork_server = None
@@ -166,7 +161,11 @@ def run_job(
         else:
             light = fork_server.light
         memory = stack.enter_context(RunMemory(granted, directory))
-        run = _Run(granted, directory, recorder, secret, memory, rendezvous)
+        run = JobRun(granted, directory, recorder, secret, memory)
+        if rendezvous is not None:
+            from holdfast.runtime.launch.host_run import HostRun
+
+            run = HostRun(granted, directory, recorder, secret, memory, rendezvous)
         run.show = show
         return run.run(fork_server, light, store, control, box)
 
@@ -177,7 +176,7 @@ def _own_signals() -> SignalBox:
     return box
 
 
-class _Run:
+class JobRun:
     """One run, from the first process to the last."""
 
     def __init__(
@@ -187,11 +186,9 @@ class _Run:
         recorder: Recorder,
         secret: str,
         memory: RunMemory,
-        rendezvous: Rendezvous | None = None,
     ) -> None:
-        """`rendezvous`: where hosts join the job; None: all nodes are on this machine."""
         self._job, self._directory, self._recorder, self._secret = job, directory, recorder, secret
-        self._memory, self._rendezvous = memory, rendezvous
+        self._memory = memory
         self.show: Callable[[list[str]], object] = lambda lines: None
         self._actions = actions(job.config.job.signals)
         self._ending: Ending | None = None
@@ -218,7 +215,7 @@ class _Run:
                 self._recorder.begin()
                 servers = [light] if fork_server is None else [fork_server, light]
                 self._follow(servers, store)
-        except _StoppedAtOnce as stop:
+        except StoppedAtOnce as stop:
             self._ending = self._ending or Ending(outcome="stopped", reason=str(stop))
         except (HoldfastError, ForkServerGone) as error:
             line = str(error)
@@ -231,17 +228,18 @@ class _Run:
     def _end(self, ending: Ending) -> RunResult:
         """All processes are gone."""
         self._recorder.follow()
-        if self._rendezvous is not None:
-            announce_end(self._rendezvous, RunEnd(run=self._recorder.run, outcome=ending.outcome))
         self._memory.is_useless = ending.outcome == "finished" or ending.is_state_lost
         kept = self._memory.settle()
-        report = self._recorder.end(ending)
+        report = self._write_end(ending)
         if ending.outcome == "failed":
             raise JobFailed(ending.reason, report, kept)
         # A stop that a client has asked for ends as one that a scheduler has.
         code = exit_code(self._signal or signal.SIGTERM) if ending.outcome == "stopped" else 0
         recorder = self._recorder
         return RunResult(report, tuple(recorder.steps), tuple(recorder.changes), code, kept)
+
+    def _write_end(self, ending: Ending) -> RunReport:
+        return self._recorder.end(ending)
 
     # Phases.
 
@@ -252,21 +250,15 @@ class _Run:
             "the fork servers",
         )
         self._store_listener = listener
-        if self._rendezvous is None:
-            self._people.start_store(listener)
         self._start_all()
         self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
         self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
 
     def _start_all(self) -> None:
+        self._people.start_store(self._store_listener)
         host, port = self._control.getsockname()[:2]
         self._directory.write(ADDRESS, f"{host}:{port}\n")
         self._start_coordinator()
-        if self._rendezvous is not None:
-            self._rendezvous.keep_secret(self._secret)
-            address = CoordinatorAddress(run=self._recorder.run, host=host, port=port)
-            announce(self._rendezvous, address)
-            return
         for node in self._nodes():
             self._start_agent(node)
 
@@ -276,23 +268,21 @@ class _Run:
             nodes[node_of(worker)] = (*nodes.get(node_of(worker), ()), worker)
         return nodes
 
-    def _start_coordinator(self) -> None:
-        config = resolved(self._job)
-        self._people.start_coordinator(
-            CoordinatorSpec(
-                run_dir=os.path.abspath(self._directory.path),
-                secret=self._secret,
-                config=config,
-                plans=self._job.plans,
-                backend=self._job.backend,
-                memory=self._memory.name,
-                first_step=self._job.first_step,
-                run=self._recorder.run,
-                clock=self._recorder.clock,
-                assignment=self._assignment() if self._rendezvous is not None else None,
-            ),
-            self._control,
+    def _coordinator_spec(self) -> CoordinatorSpec:
+        return CoordinatorSpec(
+            run_dir=os.path.abspath(self._directory.path),
+            secret=self._secret,
+            config=resolved(self._job),
+            plans=self._job.plans,
+            backend=self._job.backend,
+            memory=self._memory.name,
+            first_step=self._job.first_step,
+            run=self._recorder.run,
+            clock=self._recorder.clock,
         )
+
+    def _start_coordinator(self) -> None:
+        self._people.start_coordinator(self._coordinator_spec(), self._control)
         # What was told to the one before may not have reached its journal.
         for ended in self._ended_nodes.values():
             self._people.tell(ended)
@@ -313,19 +303,19 @@ class _Run:
                 tls_cert=resolved(self._job).job.tls_cert,
                 heartbeat_ms=self._job.config.recovery.heartbeat_ms,
                 log_dir=os.path.abspath(self._directory / LOGS),
-                assignment=self._assignment(),
+                assignment=self._assignment(self._job.config.job.host),
             )
         )
 
-    def _assignment(self) -> Assignment:
-        """Of any worker, but for its name."""
+    def _assignment(self, store_host: str) -> Assignment:
+        """Of any worker, but for its name. `store_host`: empty where there is no store."""
         config = resolved(self._job)
         final, checkpoints = self._directory / FINAL_PARTS, self._directory / CHECKPOINTS
         resume = config.job.resume
         return Assignment(
             worker="",
             config=config,
-            store_host="" if self._rendezvous is not None else config.job.host,
+            store_host=store_host,
             store_port=self._store_port,
             num_threads=config.job.threads or share_cores(len(self._job.workers)),
             num_workers_here=len(self._job.workers),
@@ -430,7 +420,7 @@ class _Run:
                 self._stop(number)
             case "stop_now":
                 self._signal = self._signal or number
-                raise _StoppedAtOnce(f"{_name(number)}, so at once")
+                raise StoppedAtOnce(f"{_name(number)}, so at once")
             case "checkpoint":
                 self._people.tell(CheckpointRequest(signal=_name(number)))
             case "stacks":
@@ -442,17 +432,17 @@ class _Run:
         """
         if self._signal:
             if number == signal.SIGINT:
-                raise _StoppedAtOnce("Ctrl-C again, so at once")
+                raise StoppedAtOnce("Ctrl-C again, so at once")
             return
         self._signal, grace_s = number, self._job.config.job.grace_s
         if not self._recorder.is_ready and not self._memory.has_unsaved:
-            raise _StoppedAtOnce(f"{_name(number)} before the first step")
+            raise StoppedAtOnce(f"{_name(number)} before the first step")
         self._due.append((time.monotonic() + grace_s, self._grace_is_over))
         self._people.tell(StopRequest(signal=_name(number)))
 
     def _grace_is_over(self) -> None:
         grace_s = self._job.config.job.grace_s
-        raise _StoppedAtOnce(f"{_name(self._signal)}, and not done within {grace_s:g} s")
+        raise StoppedAtOnce(f"{_name(self._signal)}, and not done within {grace_s:g} s")
 
 
 def _name(number: int) -> str:

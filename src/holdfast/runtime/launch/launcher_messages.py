@@ -35,6 +35,10 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, kw_only=True, tag="coordinato
     clock: RunClock
     assignment: Assignment | None = None
     """Where hosts join the job: of any worker, but for its name and what only its host knows."""
+    after_term: int = 0
+    """There, too: the term that the coordinator's own follows."""
+    term: int = 0
+    """Its own, if it was taken by the process that starts it."""
 
 
 class StartOf(Message, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ and has all imports done.
 """
 
 import gc
-import socket
 import sys
 
 from holdfast.runtime.launch.fork_server import ForkServer, serve
@@ -21,27 +20,6 @@ class LightForkServer(ForkServer):
 if __name__ == "__main__":
     ignore_signals()
     gc.disable()  # while it imports
-    from holdfast.runtime.agent.agent import AgentSpec, run_agent
-    from holdfast.runtime.coordinator.server import run_coordinator
-    from holdfast.runtime.launch.launcher_messages import START
-    from holdfast.runtime.wire.frames import HEADER_BYTES, frame_size
+    from holdfast.runtime.launch.light_child import run_light_child
 
-    def receive(sock: socket.socket, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = sock.recv(size - len(data))
-            if not more:
-                sys.exit(1)
-            data += more
-        return data
-
-    def run_child(sock: socket.socket, own_fd: int) -> int:
-        """Read what to be, and be it. Nothing beyond the first message is taken off the socket."""
-        size = frame_size(receive(sock, HEADER_BYTES))
-        START.check(size)
-        spec = START.decode(receive(sock, size)).spec
-        if isinstance(spec, AgentSpec):
-            return run_agent(spec, sock, own_fd)
-        return run_coordinator(spec, sock, own_fd)
-
-    serve(int(sys.argv[1]), {"": run_child})
+    serve(int(sys.argv[1]), {"": run_light_child})

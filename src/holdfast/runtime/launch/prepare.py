@@ -124,9 +124,15 @@ def _check_hosts(job: Job) -> None:
     net, nodes = job.config.net, sorted(set(map(node_of, job.workers)))
     if net.rendezvous:
         check_address(net.address)
+        if not job.config.job.run_dir:  # that of a directory is the directory itself
+            raise HoldfastError(
+                f"net.rendezvous = {net.rendezvous!r} needs job.run_dir: a directory that all "
+                f"hosts share, under the same path"
+            )
     elif net.nodes:
         raise HoldfastError(
-            f"net.nodes = {net.nodes} hosts need a place to meet: net.rendezvous = 'dir:PATH'"
+            f"net.nodes = {net.nodes} hosts need a place to meet: net.rendezvous = 'dir:PATH' or "
+            f"'etcd://HOST:PORT/NAME'"
         )
     elif net.address or net.interface:
         key, value = ("address", net.address) if net.address else ("interface", net.interface)

@@ -231,6 +231,10 @@ class Supervisor:
     # Ending.
 
     @property
+    def has_coordinator(self) -> bool:
+        return self._coordinator is not None
+
+    @property
     def is_empty(self) -> bool:
         """But for the store, which is needed until the others are gone."""
         return not self._children()

@@ -15,21 +15,21 @@ from holdfast.observe.events import (
     ProtectionLacking,
     ProtectionProvided,
     StepDone,
+    StopRequested,
     WorkersReady,
     WritingStopped,
 )
 from holdfast.observe.follow import Follower, last_time_s
 from holdfast.observe.journal import Journal, read_journal
 from holdfast.observe.quantities import count
-from holdfast.observe.report import RunReport, format_report, make_report
+from holdfast.observe.report import RunReport, make_report
 from holdfast.observe.run.load import read_events
-from holdfast.observe.run_clock import format_stamp, start_clock
+from holdfast.observe.run_clock import start_clock
 from holdfast.observe.run_directory import (
     FINAL_PARTS,
     JOB,
     JOURNAL,
     METRICS,
-    PROFILE,
     REPORT,
     RunDirectory,
     given_name,
@@ -40,7 +40,7 @@ from holdfast.runtime.config.data_source import with_absolute_paths
 from holdfast.runtime.config.job_file import ChangeSection, JobConfig, ParallelSection, format_job
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import Ending
-from holdfast.runtime.record.final_parts import publish_final
+from holdfast.runtime.record.run_end import WrittenEnd
 from holdfast.snapshot.provision import Provision
 
 OnEvent = Callable[[Event], object]
@@ -55,7 +55,9 @@ class Recorder:
         directory: RunDirectory,
         on_event: OnEvent | None,
         provision: Provision | None = None,
+        first_run: int = 1,
     ) -> None:
+        """`first_run`: the lowest number that this run may have."""
         self._job, self._directory, self._on_event = job, directory, on_event
         self._provision = provision
         for name in (JOURNAL, METRICS):
@@ -64,13 +66,17 @@ class Recorder:
         self._journal = Journal(directory / JOURNAL, directory / METRICS, self.clock.stamp)
         self._follower = Follower(directory / JOURNAL, directory / METRICS, self._journal.sizes)
         before = read_journal(directory / JOURNAL)
-        self.run = 1 + sum(isinstance(event, JobStarted) for event in before)
+        self.run = max(first_run, 1 + sum(isinstance(event, JobStarted) for event in before))
         """Counts the runs in this directory."""
         self._started = describe_job(job, directory, self.run)
         self.steps: list[StepDone] = []
         self.changes: list[PlanChanged] = []
         self.is_ready = False
         """Steps can begin."""
+        self.is_stopping = False
+        """A stop was asked for, and the coordinator knows."""
+        self.ended: JobEnded | None = None
+        """Where hosts join the job, its coordinator writes the end."""
 
     def follow(self, journal: int | None = None, metrics: int | None = None) -> None:
         """Take in what was written, up to these sizes of the files."""
@@ -84,6 +90,10 @@ class Recorder:
                     self.changes.append(event)
                 case WorkersReady():
                     self.is_ready = True
+                case StopRequested():
+                    self.is_stopping = True
+                case JobEnded():
+                    self.ended = event
             if self._on_event is not None:
                 self._on_event(event)
 
@@ -110,45 +120,36 @@ class Recorder:
 
     def end(self, ending: Ending) -> RunReport:
         """The last event, the profile and the report, however it ended."""
-        if self._job.config.job.keep_final and ending.outcome != "failed":
-            publish_final(self._directory.path)
-        # All that takes time comes before the end is: it is part of the run.
-        num_unwritten = ending.unwritten + (not self._write(PROFILE, ending.profile))
-        run = read_events(self._directory.path)
-        ended = JobEnded(
-            reason=ending.reason,
-            outcome=ending.outcome,
-            next_step=max(run.next_step, self._job.first_step),
-            loss=run.series.last("loss"),
-            seconds=self.clock.seconds,
+        written = WrittenEnd(
+            self._directory,
+            self._started,
+            self.clock,
+            ending,
+            first_step=self._job.first_step,
+            keep_final=self._job.config.job.keep_final,
+            write=self._journal.write,
         )
-        ended_s = self.clock.now_s
-        run.add(ended_s, ended)
-        report = make_report(
-            self._started, run, staging_bytes=ending.staging_bytes, final_bytes=ending.final_bytes
-        )
-        num_unwritten += not self._write(REPORT, format_report(report))
-        self._journal.write(ended, format_stamp(ended_s))  # as the report has it
         self.follow()
-        num_unwritten += self._num_missing(ended) + self._journal.num_waiting
+        num_unwritten = (
+            written.num_unwritten + self._num_missing(written.ended) + self._journal.num_waiting
+        )
         if num_unwritten:
             lacks = f"{count(num_unwritten, 'line')} or files are lost, and the report lacks them"
             self.show(WritingStopped(reason=f"until the end; {lacks}"))
-        return report
+        return written.report
+
+    def written_report(self) -> RunReport:
+        """That another process has written; made anew where it cannot be read."""
+        try:
+            data = (self._directory / REPORT).read_bytes()
+            return msgspec.json.decode(data, type=RunReport)
+        except (OSError, msgspec.DecodeError):
+            return make_report(self._started, read_events(self._directory.path))
 
     def _num_missing(self, ended: JobEnded) -> int:
         """Steps that were done, and whose lines are not there."""
         is_finished = ended.outcome == "finished"
         return self._job.config.job.steps - ended.next_step if is_finished else 0
-
-    def _write(self, name: str, text: str) -> bool:
-        """Is it written, if there is anything to write?"""
-        try:
-            if text:
-                self._directory.write(name, text)
-        except OSError:
-            return False
-        return True
 
     def __enter__(self) -> "Recorder":
         return self

@@ -20,6 +20,8 @@ from holdfast.observe.events import (
     Evaluated,
     Event,
     FaultInjected,
+    JobEnded,
+    JobStarted,
     PlanChanged,
     PlanConsidered,
     PlanStarted,
@@ -37,8 +39,10 @@ from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, format_profile
 from holdfast.plan.text import format_plan
+from holdfast.runtime.launch.launcher_messages import Ending
 from holdfast.runtime.record.job_lines import JobLines, evaluated_event, lost_worker
 from holdfast.runtime.record.profile_merge import merge_profiles
+from holdfast.runtime.record.run_end import WrittenEnd
 from holdfast.runtime.wire.messages import Finished, FromWorker, Measured, Struck
 
 KEPT_EVENTS = 100
@@ -213,6 +217,27 @@ class RunLog:
         merged = merge_profiles(found, self._plans)
         agree = current.agree or merged.agree
         return format_profile(msgspec.structs.replace(merged, links=current.links, agree=agree))
+
+    def sync(self) -> None:
+        """What was written outlives this host."""
+        self._journal.sync()
+
+    def end(self, ending: Ending, *, first_step: int, keep_final: bool) -> None:
+        """Of a run whose launcher may be gone. Once: the coordinator before may have done it."""
+        told = read_journal(self._directory / JOURNAL)
+        begun = [n for n, event in enumerate(told) if isinstance(event, JobStarted)]
+        started = told[begun[-1]]
+        assert isinstance(started, JobStarted)
+        if not any(isinstance(event, JobEnded) for event in told[begun[-1] :]):
+            WrittenEnd(
+                self._directory,
+                started,
+                self._clock,
+                ending,
+                first_step=first_step,
+                keep_final=keep_final,
+                write=self._journal.write,
+            )
 
     def close(self) -> None:
         self._journal.close()

@@ -29,8 +29,27 @@ class DirectoryRendezvous:
 
     def records(self, sequence: str, after: int = 0) -> list[bytes]:
         folder = self._folder / sequence
-        numbers = [int(name) for name in _names(folder) if _NUMBER.fullmatch(name)]
-        return [(folder / _name(number)).read_bytes() for number in sorted(numbers)[after:]]
+        later = [number for number in self._numbers(sequence) if number > after]
+        return [(folder / _name(number)).read_bytes() for number in sorted(later)]
+
+    def last(self, sequence: str) -> tuple[int, bytes]:
+        number = max(self._numbers(sequence), default=0)
+        return number, (self._folder / sequence / _name(number)).read_bytes() if number else b""
+
+    def _numbers(self, sequence: str) -> list[int]:
+        """OSError where the directory itself is away: that does not mean that nothing is there."""
+        try:
+            names = os.listdir(self._folder / sequence)
+        except FileNotFoundError:
+            os.stat(self._folder)
+            return []
+        return [int(name) for name in names if _NUMBER.fullmatch(name)]
+
+    def has(self, sequence: str, number: int) -> bool:
+        if (self._folder / sequence / _name(number)).exists():
+            return True
+        os.stat(self._folder)
+        return False
 
     def append(self, sequence: str, number: int, record: bytes) -> bool:
         folder = self._folder / sequence
@@ -46,25 +65,27 @@ class DirectoryRendezvous:
         _sync_folder(folder)
         return True
 
+    def put(self, name: str, value: bytes) -> None:
+        aside = self._folder / f"{name}.{secrets.token_hex(8)}.part"
+        write_synced(aside, value)
+        aside.replace(self._folder / name)
+
+    def get(self, name: str) -> bytes:
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            os.stat(self._folder)
+            return b""
+
     def secret(self) -> str:
-        path = self._folder / SECRET
-        return path.read_text(encoding="ascii").strip() if path.is_file() else ""
+        return self.get(SECRET).decode("ascii").strip()
 
     def keep_secret(self, secret: str) -> None:
-        aside = self._folder / f"{SECRET}.{secrets.token_hex(8)}.part"
-        write_synced(aside, secret.encode())
-        aside.replace(self._folder / SECRET)
+        self.put(SECRET, secret.encode())
 
 
 def _name(number: int) -> str:
     return f"{number:08}"
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
 
 
 def write_synced(path: Path, data: bytes) -> None:

@@ -4,14 +4,18 @@ Everything that decides something is a numbered record, written once. Taking the
 sequence is a compare-and-swap: of two processes that try, one gets it and the other is told so. So
 a coordinator that cannot write here, or whose number was taken by another one, decides nothing.
 
-    coordinator   one record per start of a coordinator: its term, and where it listens
+    coordinator   one record per start of a coordinator: the number is its term; where it listens
+    journal       what coordinators have decided, of all runs (`rendezvous_journal`)
+    runs          all that a coordinator needs to know of a run, but for the secret
     nodes         which host has which node, newest last
     end           one record per run: how it ended
+    alive         no sequence, but one value that is replaced: a sign of life of the coordinator
 
 What implements it is chosen by the text before the colon: `dir:` for a directory of a shared file
-system. A method that cannot reach the place raises OSError.
+system, `etcd:` for etcd. A method that cannot reach the place raises OSError.
 """
 
+import secrets
 from pathlib import Path
 from typing import Protocol
 
@@ -19,16 +23,34 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.rendezvous.directory import DirectoryRendezvous
+from holdfast.runtime.rendezvous.etcd import EtcdRendezvous
 
-COORDINATOR, NODES, END = "coordinator", "nodes", "end"
+ALIVE = "alive"
+COORDINATOR, JOURNAL, RUNS, NODES, END = "coordinator", "journal", "runs", "nodes", "end"
+
+
+class Superseded(Exception):
+    """Another coordinator has taken a higher term: this one decides nothing any more."""
 
 
 class Rendezvous(Protocol):
     def records(self, sequence: str, after: int = 0) -> list[bytes]:
         """Those with a higher number, in order; numbers begin with 1."""
 
+    def last(self, sequence: str) -> tuple[int, bytes]:
+        """The highest number and its record; 0 and nothing: there is none."""
+
+    def has(self, sequence: str, number: int) -> bool:
+        """Is there one of that number?"""
+
     def append(self, sequence: str, number: int, record: bytes) -> bool:
         """Durably; False: there is one of that number already."""
+
+    def put(self, name: str, value: bytes) -> None:
+        """Whole, in place of the one before; it need not outlive the place."""
+
+    def get(self, name: str) -> bytes:
+        """Empty: there is none."""
 
     def secret(self) -> str:
         """The job's secret, if it lies here; empty: it has to be given otherwise."""
@@ -39,8 +61,20 @@ class Rendezvous(Protocol):
 
 class CoordinatorAddress(msgspec.Struct, frozen=True, kw_only=True):
     run: int
+    term: int = 0
     host: str
     port: int
+    by: str = ""
+    """Differs for every process that takes a term."""
+
+
+class SignOfLife(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the coordinator that has this term: who sees it change knows that it lives and decides."""
+
+    term: int = 0
+    count: int = 0
+    num_nodes: int = 0
+    """That it hears."""
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,27 +90,43 @@ class NodeClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What tells hosts apart."""
 
 
+def is_rendezvous(text: str) -> bool:
+    """Or is it a path?"""
+    return text.startswith(("dir:", "etcd:"))
+
+
 def open_rendezvous(text: str, *, create: bool = False) -> Rendezvous:
     """`create`: where it may not be there yet."""
-    kind, colon, place = text.partition(":")
-    if kind != "dir" or not colon or not place:
+    kind, _, place = text.partition(":")
+    if kind == "etcd" and place.startswith("//"):
+        return EtcdRendezvous(place.removeprefix("//"))
+    if kind != "dir" or not place:
         raise HoldfastError(
-            f"net.rendezvous = {text!r}: expected dir:PATH, a directory that all hosts share"
+            f"net.rendezvous = {text!r}: expected dir:PATH, a directory that all hosts share, or "
+            f"etcd://HOST:PORT/NAME"
         )
     return DirectoryRendezvous(Path(place), create=create)
 
 
-def last_number(rendezvous: Rendezvous, sequence: str) -> int:
-    return len(rendezvous.records(sequence))
+def append_own(rendezvous: Rendezvous, sequence: str, number: int, record: bytes) -> bool:
+    """True also where the record was written and only the answer was lost: no other process writes
+    the same bytes.
+    """
+    if rendezvous.append(sequence, number, record):
+        return True
+    return rendezvous.records(sequence, number - 1)[:1] == [record]
+
+
+def newest_coordinator(rendezvous: Rendezvous) -> CoordinatorAddress | None:
+    """That of the highest term, whatever became of it."""
+    number, record = rendezvous.last(COORDINATOR)
+    return msgspec.json.decode(record, type=CoordinatorAddress) if number else None
 
 
 def find_coordinator(rendezvous: Rendezvous) -> CoordinatorAddress | None:
     """The newest; None: there is none, or its run has ended."""
-    found = rendezvous.records(COORDINATOR)
-    if not found:
-        return None
-    newest = msgspec.json.decode(found[-1], type=CoordinatorAddress)
-    return None if how_ended(rendezvous, newest.run) else newest
+    newest = newest_coordinator(rendezvous)
+    return None if newest is None or how_ended(rendezvous, newest.run) else newest
 
 
 def how_ended(rendezvous: Rendezvous, run: int) -> str:
@@ -85,15 +135,27 @@ def how_ended(rendezvous: Rendezvous, run: int) -> str:
     return next((end.outcome for end in ends if end.run == run), "")
 
 
-def announce(rendezvous: Rendezvous, address: CoordinatorAddress) -> None:
-    """From now on agents look here. HoldfastError if another coordinator came first."""
-    number = last_number(rendezvous, COORDINATOR) + 1
-    if not rendezvous.append(COORDINATOR, number, msgspec.json.encode(address)):
-        raise HoldfastError("another coordinator has announced itself at the rendezvous meanwhile")
+def take_term(
+    rendezvous: Rendezvous, after: int, *, run: int, host: str, port: int
+) -> CoordinatorAddress:
+    """The term after `after`, for a coordinator that listens there: from now on agents look there.
+    Superseded if another process was first.
+    """
+    taken = CoordinatorAddress(
+        run=run, term=after + 1, host=host, port=port, by=secrets.token_hex(8)
+    )
+    if not append_own(rendezvous, COORDINATOR, taken.term, msgspec.json.encode(taken)):
+        raise Superseded(f"term {taken.term} was taken by another coordinator")
+    return taken
+
+
+def sign_of_life(rendezvous: Rendezvous) -> SignOfLife:
+    found = rendezvous.get(ALIVE)
+    return msgspec.json.decode(found, type=SignOfLife) if found else SignOfLife()
 
 
 def announce_end(rendezvous: Rendezvous, end: RunEnd) -> None:
     """Once per run: the first one counts."""
     while not how_ended(rendezvous, end.run):
-        number = last_number(rendezvous, END) + 1
+        number = rendezvous.last(END)[0] + 1
         rendezvous.append(END, number, msgspec.json.encode(end))

@@ -33,13 +33,20 @@ def ask(
         raise HoldfastError(
             f"{run_dir} is not the folder of a run that has begun: it has no {error.filename}"
         ) from None
-    proof = ClientProof(secret, "client", purpose)
     try:
-        return asyncio.run(_ask(host, int(port), proof, message, job.get("tls_cert", "")))
+        return ask_at(host, int(port), secret, purpose, message, job.get("tls_cert", ""))
     except ProofFailed as error:
         raise HoldfastError(f"{run_dir}: {error}") from None
     except (OSError, TimeoutError) as error:
         raise NotRunning(f"{run_dir}: no coordinator answers at {host}:{port} ({error})") from None
+
+
+def ask_at(
+    host: str, port: int, secret: str, purpose: str, message: Message, cert: str = ""
+) -> ToClient:
+    """The answer of the coordinator there. OSError, TimeoutError or ProofFailed: there is none."""
+    proof = ClientProof(secret, "client", purpose)
+    return asyncio.run(_ask(host, port, proof, message, cert))
 
 
 async def _ask(host: str, port: int, proof: ClientProof, message: Message, cert: str) -> ToClient:

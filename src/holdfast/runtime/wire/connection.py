@@ -57,7 +57,8 @@ class Strangers:
 class Connection(asyncio.Protocol, ABC):
     """One end of a connection; the handshake is up to those who inherit."""
 
-    def __init__(self) -> None:
+    def __init__(self, unheard_ms: int = UNHEARD_MS) -> None:
+        self._unheard_ms = unheard_ms
         self._transport: asyncio.Transport | None = None
         self._unpacker: Unpacker[Any] = Unpacker(HANDSHAKE)
         self.is_open = False
@@ -73,7 +74,7 @@ class Connection(asyncio.Protocol, ABC):
         self._transport = transport
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family == socket.AF_INET:
-            end_if_unheard(sock)
+            end_if_unheard(sock, self._unheard_ms)
 
     def data_received(self, data: bytes) -> None:
         """Messages are taken one by one: any of them may change what the next one can be."""
@@ -224,8 +225,9 @@ class ClientConnection(Connection):
         reader: Reader[Any],
         on_message: Callable[[Any], object],
         on_lost: Callable[[str], object],
+        unheard_ms: int = UNHEARD_MS,
     ) -> None:
-        super().__init__()
+        super().__init__(unheard_ms)
         self._proof, self._reader = proof, reader
         self._on_message, self._on_lost = on_message, on_lost
         self.opened: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -267,13 +269,16 @@ async def open_connection(
     tls: ssl.SSLContext | None = None,
     on_message: Callable[[Any], object],
     on_lost: Callable[[str], object],
+    unheard_ms: int = UNHEARD_MS,
 ) -> tuple[ClientConnection, int]:
     """Connected and proved: the connection, and the server's term."""
     loop = asyncio.get_running_loop()
+
+    def make() -> ClientConnection:
+        return ClientConnection(proof, reader, on_message, on_lost, unheard_ms)
+
     async with asyncio.timeout(CONNECT_S):
-        _, connection = await loop.create_connection(
-            lambda: ClientConnection(proof, reader, on_message, on_lost), host, port, ssl=tls
-        )
+        _, connection = await loop.create_connection(make, host, port, ssl=tls)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             return connection, await connection.opened
@@ -296,9 +301,9 @@ async def is_refused(loop: asyncio.AbstractEventLoop, host: str, port: int) -> b
     return False
 
 
-def end_if_unheard(sock: Any) -> None:
+def end_if_unheard(sock: Any, unheard_ms: int = UNHEARD_MS) -> None:
     """Also where nothing is sent: then the kernel asks now and then."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unheard_ms)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)

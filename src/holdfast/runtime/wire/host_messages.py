@@ -2,9 +2,11 @@
 
 host <-> coordinator    JoinRequest: NodeGrant or JoinRefused. Then an agent runs there.
 agent -> coordinator    Serving, on every connect: where others reach this agent
-coordinator -> agent    Peers: where the agents of other nodes are; agents tell their workers
+coordinator -> agent    Peers: where the agents of other nodes are; agents tell their workers.
+                            TermInDoubt: it does not see the rendezvous
 worker <-> agent        of any node, after both have proved the job's secret: keys of groups,
                             bytes of snapshots
+agent <-> agent         the same way: ReachAsked, before one of them starts a coordinator
 """
 
 import msgspec
@@ -41,6 +43,14 @@ class Peers(Message, frozen=True, kw_only=True):
 class Serving(Message, frozen=True, kw_only=True):
     node: str
     peer: Peer
+
+
+class TermInDoubt(Message, frozen=True, kw_only=True):
+    """The coordinator does not know whether its term is the newest, so it decides nothing; or it
+    knows again.
+    """
+
+    is_in_doubt: bool
 
 
 class JoinRequest(Message, frozen=True, kw_only=True):
@@ -116,3 +126,16 @@ class KeyValues(Message, frozen=True, kw_only=True):
 
 class KeyDone(Message, frozen=True, kw_only=True):
     pass
+
+
+# Who coordinates the job.
+
+
+class ReachAsked(Message, frozen=True, kw_only=True):
+    """Does that agent reach the coordinator?"""
+
+
+class ReachTold(Message, frozen=True, kw_only=True):
+    is_reached: bool
+    term: int
+    """The highest that it has seen."""

@@ -68,7 +68,10 @@ from holdfast.runtime.wire.host_messages import (
     PeerAccess,
     Peers,
     PinWanted,
+    ReachAsked,
+    ReachTold,
     Serving,
+    TermInDoubt,
 )
 from holdfast.runtime.wire.snapshot_messages import (
     ArenaReady,
@@ -305,6 +308,7 @@ ToAgent = (
     | Persist
     | Copy
     | Peers
+    | TermInDoubt
 )
 
 
@@ -323,8 +327,8 @@ class NodeGrant(Message, frozen=True, kw_only=True):
 
 FromHost = JoinRequest
 ToHost = NodeGrant | JoinRefused
-FromPeer = KeySet | KeysWanted | ManifestsWanted | PinWanted | BytesWanted
-ToPeer = KeyDone | KeyValues | ManifestsGiven | BytesGiven
+FromPeer = KeySet | KeysWanted | ManifestsWanted | PinWanted | BytesWanted | ReachAsked
+ToPeer = KeyDone | KeyValues | ManifestsGiven | BytesGiven | ReachTold
 
 
 # Clients.

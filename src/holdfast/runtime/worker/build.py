@@ -84,6 +84,7 @@ def trainer_config(config: JobConfig, device: str, *, resume: str = "") -> Train
         compute_dtype=config.precision.compute,
         reduce_dtype=config.precision.reduce,
         device=device,
+        compile=job.compile,
         backend=resolve_backend(config),
         host=job.host,
         timeout_ms=max(1, int(job.timeout_s * 1000)),

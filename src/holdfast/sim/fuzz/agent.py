@@ -68,6 +68,8 @@ class SimulatedAgent:
         """It will be told in a moment."""
         self.unrecorded: list[StepReported | EpochReported] = []
         """What workers have reported and the run log may not have."""
+        self._recorded = 0
+        """As the coordinator of the moment said before the last time."""
         self.connection: SimulatedConnection | None = None
         self._started: dict[str, int] = {}
         self._pages = ProgressPages(world)
@@ -89,7 +91,7 @@ class SimulatedAgent:
             self.world.clock.after(self.world.rng.randint(10, 40), self._connect, life)
             return
         link = SimulatedConnection(self.world.clock, self.world.rng, self.world.pace.network_ms)
-        self.connection = link
+        self.connection, self._recorded = link, 0
         self._pages.forget()
         hello = NodeConnected(
             node=self.node,
@@ -214,7 +216,8 @@ class SimulatedAgent:
     def _follow(self, message: NodeMessage) -> None:
         match message:
             case StepsRecorded(step=step):
-                self.unrecorded = [fact for fact in self.unrecorded if fact.report.step >= step]
+                kept = [fact for fact in self.unrecorded if fact.report.step >= self._recorded]
+                self.unrecorded, self._recorded = kept, step
             case Persist():
                 self._persist(message)
             case DropArenas(version=version, plan=plan):

@@ -45,6 +45,9 @@ KINDS = {
 """Kinds of faults, and how often each comes in comparison."""
 
 
+REPLACED = 0.25
+
+
 class FaultMix(msgspec.Struct, frozen=True):
     """What may happen in a run."""
 
@@ -93,6 +96,16 @@ def draw_faults(rng: Random, profile: FaultMix, until_ms: int) -> tuple[DrawnFau
     return tuple(
         _draw(rng, rng.choices(profile.kinds, weights)[0], profile, until_ms)
         for _ in range(profile.num_faults)
+    )
+
+
+def draw_replacements(rng: Random, until_ms: int) -> tuple[DrawnFault, ...]:
+    """In some runs the coordinator is replaced while it lives."""
+    if rng.random() > REPLACED:
+        return ()
+    times = [rng.randint(60, until_ms) for _ in range(rng.randint(1, 3))]
+    return tuple(
+        DrawnFault(kind="superseded", seed=rng.getrandbits(48), at_ms=at_ms) for at_ms in times
     )
 
 

@@ -40,6 +40,7 @@ from holdfast.control.snapshots.messages import NodeHolds, Persisted, Unloadable
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.memory import KnownMemory
 from holdfast.sim.fuzz.network import SimulatedConnection
+from holdfast.sim.fuzz.replaced import ReplacedCoordinator
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.world import World
@@ -67,6 +68,7 @@ class Office:
         """Step and epoch of what was reported to the coordinator of the moment."""
         self.known = KnownMemory(world.memories)
         self._links: dict[str, SimulatedConnection] = {}
+        self._replaced: list[ReplacedCoordinator] = []
         self._life = 0
         self._deadline_ms = self._wakes_ms = 0
         """When it has to look again, and when it is woken next."""
@@ -102,9 +104,34 @@ class Office:
                 self.world.rng.randint(1, 20), self.world.agents[node].disconnect
             )
 
+    def replace(self, keeps: dict[str, None]) -> None:
+        """A successor begins while this one lives: agents of the nodes in `keeps` do not see it
+        yet.
+        """
+        if not self.is_up or self.crash_after >= 0 or self.successor_ms:
+            return
+        assert self.coordinator is not None
+        self.world.count("coordinators replaced")
+        self.world.clock.note(f"coordinator is replaced, but for {', '.join(keeps) or 'none'}")
+        links, self._links = self._links, {}
+        kept = {node: link for node, link in links.items() if node in keeps and link.is_open}
+        self._replaced.append(ReplacedCoordinator(self.world, self.coordinator, kept))
+        self.is_up = False
+        for node in links:
+            if node not in kept:
+                self.world.agents[node].disconnect()
+        self.open()
+
+    def end_replaced(self) -> None:
+        """They look at the rendezvous, and see that they are."""
+        replaced, self._replaced = self._replaced, []
+        for one in replaced:
+            one.end()
+
     def make_reliable(self) -> None:
         """Nothing goes wrong any more."""
         self.crash_after, self.successor_ms = -1, 0
+        self.end_replaced()
 
     def _wake(self, life: int, at_ms: int) -> None:
         """Unless it was to be woken earlier since, or by now has to look later only."""
@@ -142,6 +169,8 @@ class Office:
             if isinstance(fact, Persisted):
                 self._find_checkpoints()
             self.take(fact)
+        for one in self._replaced:
+            one.hear(node, link, fact)
 
     def _find_checkpoints(self) -> None:
         if self.settings.snapshots.persists:

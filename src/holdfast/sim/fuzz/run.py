@@ -11,7 +11,13 @@ from holdfast.control.worker_reports import Planned
 from holdfast.errors import InternalError
 from holdfast.sim.fuzz.agent import BEAT_MS
 from holdfast.sim.fuzz.coverage import Coverage
-from holdfast.sim.fuzz.faults import DrawnFault, Faults, draw_faults, draw_profile
+from holdfast.sim.fuzz.faults import (
+    DrawnFault,
+    Faults,
+    draw_faults,
+    draw_profile,
+    draw_replacements,
+)
 from holdfast.sim.fuzz.memory import OPTIONS
 from holdfast.sim.fuzz.promises.coordinator_loss import CoordinatorLoss
 from holdfast.sim.fuzz.promises.exactly_once import ExactlyOnce
@@ -32,6 +38,8 @@ STEPS_IN_PEACE = 3
 POLICIES: list[Literal["auto", "reroute", "off"]] = ["auto", "auto", "auto", "reroute", "off"]
 REPLANNING = 0x9E3779B9
 """Draws about the planner are apart from all others."""
+REPLACING = 0x51ED2705
+"""And so are those about coordinators that are replaced."""
 PEACE_MS = 8_000
 """Longer than anything that the coordinator waits for, several times over."""
 
@@ -103,6 +111,7 @@ def draw_run(seed: int) -> RunPlan:
     )
     war_ms = rng.randint(600, 1500) if rng.random() < LONG_WARS else rng.randint(200, 550)
     faults = draw_faults(rng, profile, war_ms)
+    faults += draw_replacements(Random(seed ^ REPLACING), war_ms)
     return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator)
 
 

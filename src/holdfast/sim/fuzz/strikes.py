@@ -71,6 +71,13 @@ def _replace_coordinator(world: "World", rng: Random) -> None:
     world.clock.after(rng.randint(10, 150), world.office.open)
 
 
+def _supersede_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
+    """Some agents do not see its successor for a while, and obey the one that they know."""
+    keeps = {node: None for node in world.agents if rng.random() < 0.5}
+    world.office.replace(keeps)
+    world.clock.after(rng.randint(20, 600), world.office.end_replaced)
+
+
 def _fail_disk(world: "World", rng: Random, _: "Worker | None") -> None:
     """The next entry of the journal cannot be written: the process ends, a successor comes."""
     office = world.office
@@ -275,6 +282,7 @@ STRIKES: dict[str, Strike] = {
     "worker": _crash_worker,
     "node": _crash_node,
     "coordinator": _crash_coordinator,
+    "superseded": _supersede_coordinator,
     "disk": _fail_disk,
     "cut off": _cut_off,
     "reconnect": _reconnect,

@@ -1,0 +1,33 @@
+"""`holdfast attach`: watch a job that runs, wherever its launcher is.
+
+Only the command line is here; what it does is imported when it runs.
+"""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+_SWITCH = {"negative": "", "show_default": False}
+
+
+def attach(
+    job: Annotated[str, Parameter(help="Its run directory, or its rendezvous (dir:/shared/job).")],
+    /,
+    *,
+    quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **_SWITCH)] = False,
+    verbose: Annotated[
+        bool,
+        Parameter(name=["--verbose", "-v"], help="Show all that is decided.", **_SWITCH),
+    ] = False,
+    json: Annotated[
+        bool, Parameter(help="Print the report for other programs instead.", **_SWITCH)
+    ] = False,
+) -> int:
+    """Show a job as `holdfast run` does, until it ends; the exit code is that of the job.
+
+    Ctrl-C ends this command alone: the job goes on.
+    """
+    from holdfast.cli.attach_run import attach_to
+    from holdfast.cli.run_job import Shown
+
+    return attach_to(job, Shown(quiet=quiet, verbose=verbose, as_json=json))
