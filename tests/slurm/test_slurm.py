@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.observe.run_directory import SHARED_MEMORY
 from support.host_jobs import (
     STEPS,
     Outcome,
@@ -40,13 +41,13 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture
-def nothing_left(cluster):
-    before = set(os.listdir("/dev/shm"))
+def nothing_left(cluster, tmp_path):
     yield
     cluster.call("scancel", "--partition=low", check=False)
     wait_for(lambda: not cluster.call("squeue", "-h"), "an empty queue", 60)
     wait_for(lambda: not cluster.tasks(), "the end of all processes", 60)
-    assert set(os.listdir("/dev/shm")) - before == set()
+    names = [path.read_text() for path in tmp_path.glob(f"runs/*/{SHARED_MEMORY}")]
+    assert [path for path in os.listdir("/dev/shm") if any(name in path for name in names)] == []
 
 
 class SlurmJob:
@@ -154,7 +155,7 @@ def test_scancel_leaves_a_checkpoint_and_does_not_requeue(cluster, tmp_path, und
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_preempted_job_is_queued_again_and_goes_on(cluster, tmp_path, undisturbed) -> None:
-    job = SlurmJob(cluster, tmp_path)
+    job = SlurmJob(cluster, tmp_path, "--emulate.unit_ms", "100")
     job.wait_for_steps(6)
     command = ["sbatch", "--parsable", "-p", "high", "-N4", "-o", "/dev/null", "--wrap", "sleep 1"]
     other = cluster.call(*command).strip()

@@ -21,7 +21,7 @@ def submit(
             allow_leading_hyphen=True,
         ),
     ],
-    to: Annotated[Literal["slurm"], Parameter(help="Which scheduler.")],
+    to: Annotated[Literal["slurm", "ray", "kubernetes"], Parameter(help="Which scheduler.")],
     option: Annotated[
         tuple[str, ...],
         Parameter(

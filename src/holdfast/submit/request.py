@@ -29,6 +29,8 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True):
     program: tuple[str, ...]
     """The `holdfast` command, as it is called on a host."""
     job_file: str
+    job_text: str = ""
+    """What the file says, for hosts that do not have it."""
     settings: tuple[str, ...] = ()
     """Of the job, from the command line."""
     folder: str
