@@ -131,8 +131,7 @@ def _launch(command: Sequence[str], folder: str) -> int:
 def main(argv: Sequence[str]) -> int:
     """`python -m holdfast.ray job.toml [--with=NAME=VALUE] [--spare-hosts N] [settings]`."""
     if not argv:
-        print(main.__doc__, file=sys.stderr)
-        return 2
+        raise SystemExit(main.__doc__)
     file, *rest = argv
     options = [word.removeprefix("--with=") for word in rest if word.startswith("--with=")]
     rest = [word for word in rest if not word.startswith("--with=")]
@@ -142,8 +141,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return train(file, *rest, num_spare_hosts=num_spare_hosts, options=options)
     except HoldfastError as error:
-        print(f"holdfast: error: {error}", file=sys.stderr)
-        return error.exit_code
+        raise SystemExit(f"holdfast: error: {error}") from None
 
 
 if __name__ == "__main__":

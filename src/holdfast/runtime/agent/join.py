@@ -73,7 +73,7 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str = ""
 
 
-class Seat(NamedTuple):
+class HostSeat(NamedTuple):
     """What this host is in which run."""
 
     grant: NodeGrant
@@ -154,7 +154,7 @@ def _wait_for_node(
     secret: str,
     request: JoinRequest,
     show: Callable[[str], object],
-) -> Seat:
+) -> HostSeat:
     """A host that is not needed now waits: it may take the place of one that is lost. Coordinator
     and secret may be those of an earlier run whose successor has not begun, so both are looked up
     again.
@@ -174,7 +174,7 @@ def _wait_for_node(
             why = f"{where} does not answer: {str(error) or 'no answer'}"
         else:
             if isinstance(answer, NodeGrant):
-                return Seat(answer, found.run, secret)
+                return HostSeat(answer, found.run, secret)
             if answer.is_final:
                 raise HoldfastError(answer.reason)
             why = answer.reason
