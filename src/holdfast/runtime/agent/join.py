@@ -102,7 +102,7 @@ def _join(
         num_cores=len(os.sched_getaffinity(0)),
     )
     fork_server.wait_until_warm()  # a host that is a node can start workers at once
-    seat = _wait_for_node(rendezvous, options, secret, request, show)
+    seat = wait_for_node(rendezvous, options, secret, request, show)
     node = seat.grant.node
     show(f"this host is {node}; logs are in {options.folder / node / LOGS}")
     spec = make_agent_spec(seat.grant, options, address, seat.secret)
@@ -148,7 +148,7 @@ def find_job(rendezvous: Rendezvous, options: JoinOptions) -> CoordinatorAddress
         _wait_or_give_up(deadline, LOOK_AGAIN_S, why)
 
 
-def _wait_for_node(
+def wait_for_node(
     rendezvous: Rendezvous,
     options: JoinOptions,
     secret: str,
