@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
+LOOPBACK = {"node_ip_address": "127.0.0.1"}
 NET = '[net]\ninterface = "lo"\n'
 
 
@@ -34,7 +35,7 @@ def cluster():
     import ray
     from ray.cluster_utils import Cluster
 
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **LOOPBACK})
     try:
         yield found
     finally:
@@ -85,7 +86,7 @@ def _line(process: psutil.Process) -> str:
 
 def test_an_actor_is_killed_and_ray_starts_it_again(cluster, tmp_path, undisturbed) -> None:
     for _ in range(3):
-        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1, **LOOPBACK)
     job = RayJob(cluster, tmp_path)
     job.wait_for_steps(4)
     killed = actors()[0]
@@ -97,12 +98,12 @@ def test_an_actor_is_killed_and_ray_starts_it_again(cluster, tmp_path, undisturb
 
 
 def test_a_node_goes_and_another_one_comes(cluster, tmp_path, undisturbed) -> None:
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
+    nodes = [cluster.add_node(num_cpus=1, **LOOPBACK) for _ in range(3)]
     job = RayJob(cluster, tmp_path)
     job.wait_for_steps(4)
     cluster.remove_node(nodes[1], allow_graceful=False)
     wait_for(lambda: job.happened("WorkerLost"), "a verdict")
-    cluster.add_node(num_cpus=1)
+    cluster.add_node(num_cpus=1, **LOOPBACK)
     assert_equal(job.finish(), undisturbed)
     assert len(job.happened("HostJoined")) == 4
 

@@ -26,7 +26,8 @@ def make_request(
     job = prepare_job(_without_device(config), tokenise=False)
     nodes = dict.fromkeys(node_of(worker) for worker in job.workers)
     per_node = max(sum(node_of(w) == node for w in job.workers) for node in nodes)
-    actions = {**DEFAULT_ACTIONS, **config.job.signals}
+    chosen = {**DEFAULT_ACTIONS, **config.job.signals}
+    actions = {str(name): str(action) for name, action in chosen.items()}
     return SubmitRequest(
         name=config.job.name,
         num_nodes=len(nodes),
