@@ -8,6 +8,7 @@ import torch
 from holdfast.engine.order_executor import OrderExecutor
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Schedule
+from support.sample import diagonal
 from support.threaded_job import Fault, ThreadedJob, ThreadLink, assert_survives
 from support.training import TIED, Task
 
@@ -34,8 +35,7 @@ def survive(plan, *faults, task=TASK, **more):
     return assert_survives(ThreadedJob(task, plan, faults, restart=False, **more))
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(("name", "phase"), diagonal([*PLANS], PHASES))
 def test_a_death_in_every_phase(name, phase):
     victim = PLANS[name].workers[-1]
     job = survive(PLANS[name], Fault(victim, 1, phase))
@@ -67,8 +67,7 @@ def test_followers_after_a_death():
     survive(REPLICAS, Fault("n0.g0", 1, "agreed", "break"), Fault("n0.g2", 1, "applied"))
 
 
-@pytest.mark.parametrize("phase", ["backward", "reduce 1", "agreed"])
-@pytest.mark.parametrize("victim", [0, -1])
+@pytest.mark.parametrize(("phase", "victim"), diagonal(["backward", "reduce 1", "agreed"], [0, -1]))
 def test_tied_embeddings_on_the_first_and_the_last_stage(phase, victim):
     tied = plan(TIED_TASK, replicas=2, stages=2)
     survive(tied, Fault(tied.workers[victim], 1, phase), task=TIED_TASK)
