@@ -57,6 +57,7 @@ def test_goals(lostwork):
 # Real runs.
 
 
+@pytest.mark.chaos
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(120)

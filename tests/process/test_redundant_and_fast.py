@@ -22,6 +22,7 @@ from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.worker.build import make_data
 from reference.loop import Settings, train
 from support.chaos import check_equal, left_behind, make_config, without_planner
+from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -36,13 +37,6 @@ PHASES = (
 """Of two workers, one after the other."""
 
 
-def apart(cases, kept):
-    return [
-        pytest.param(case, marks=[] if number in kept else pytest.mark.chaos)
-        for number, case in enumerate(cases)
-    ]
-
-
 def kills(workers, phases):
     return tuple(
         Fault(kind="SIGKILL", target=worker, at_step=step, phase=phase)
@@ -50,7 +44,7 @@ def kills(workers, phases):
     )
 
 
-@pytest.mark.parametrize("phases", apart(PHASES, (0, 2, 4)))
+@pytest.mark.parametrize("phases", some(PHASES, [PHASES[2], PHASES[4]]))
 def test_a_stage_that_is_held_twice(fork_server, undisturbed, tmp_path, phases):
     faults = kills(("n1.g0", "n2.g0"), phases)
     shape = {"stages": 3, "redundancy": True}
@@ -92,7 +86,7 @@ def promised(config, targets):
     return train(shape, state, batches, config.job.steps, settings)
 
 
-@pytest.mark.parametrize("phases", apart(PHASES, (0, 1, 3)))
+@pytest.mark.parametrize("phases", some(PHASES, [PHASES[0], PHASES[1], PHASES[3]]))
 def test_mode_fast(fork_server, tmp_path, phases):
     faults = kills(("n3.g0", "n4.g0"), phases)
     shape = {"replicas": 3, "stages": 2}

@@ -25,7 +25,7 @@ from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
-NUM_STEPS = 40
+NUM_STEPS = 30
 WRITE_S = 25.0
 """How long workers stand still for a checkpoint at most, and are not taken for hung meanwhile."""
 STAGES = {"replicas": 2, "stages": 2}
@@ -174,6 +174,7 @@ def test_every_worker_is_killed_again_and_again(runs):
     assert len(report.restores) >= 3
 
 
+@pytest.mark.chaos
 def test_all_holders_of_one_stage_are_lost(runs):
     report = runs.same(STAGES, faults=(kill("n1.g0"), kill("n3.g0")))
     assert report.restores
@@ -189,6 +190,7 @@ def test_a_lost_nodes_memory_is_computed_from_parity(runs, tmp_path):
     assert report.restores[0].bytes_by_origin["parity"] > 0
 
 
+@pytest.mark.chaos
 def test_a_node_lost_on_purpose_loses_its_memory(runs, tmp_path):
     lost = Fault(kind="NODE_LOSS", target="n2", at_step=7)
     report = runs.same(REPLICAS, do={12: runs.kill_all}, faults=(lost,))
@@ -196,6 +198,7 @@ def test_a_node_lost_on_purpose_loses_its_memory(runs, tmp_path):
     assert report.restores
 
 
+@pytest.mark.chaos
 def test_light_and_full_versions_restore_the_same_bits(runs, tmp_path):
     """After the death of all workers, and of the processes that complete light versions. With one
     holder of everything, and no planner that finds a worker slow, no sum is regrouped: runs are
