@@ -45,19 +45,21 @@ factor = 50.0
 """
 
 
-def run(tmp_path, name, text):
+def run(tmp_path, name, text, fork_server):
     path = tmp_path / f"{name}.toml"
     path.write_text(text)
     config = read_config(path, ["--job.run_dir", str(tmp_path / name)])
     job = prepare_job(config)
-    report = run_job(job).report
+    report = run_job(job, fork_server=fork_server).report
     lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
     return job, report, [json.loads(line)["step_time_s"] for line in lines]
 
 
-def test_an_emulated_job_has_the_times_of_its_model_and_the_result_of_a_plain_one(tmp_path):
-    job, report, times = run(tmp_path, "emulated", JOB + EMULATED)
-    _, plain, _ = run(tmp_path, "plain", JOB)
+def test_an_emulated_job_has_the_times_of_its_model_and_the_result_of_a_plain_one(
+    tmp_path, fork_server
+):
+    job, report, times = run(tmp_path, "emulated", JOB + EMULATED, fork_server)
+    _, plain, _ = run(tmp_path, "plain", JOB, fork_server)
     assert report.outcome == plain.outcome == "finished"
     expected, found = (read_final(tmp_path / name) for name in ("plain", "emulated"))
     assert all(expected[name].equal(found[name]) for name in expected)

@@ -91,6 +91,11 @@ def run_with_kills(folder, calm, moments) -> str:
     return text
 
 
+def test_everything_is_killed(tmp_path, calm):
+    run_with_kills(tmp_path, calm, [(12, 0.03)])
+
+
+@pytest.mark.chaos
 def test_everything_is_killed_at_three_moments(tmp_path, calm):
     run_with_kills(tmp_path, calm, [(1, 0.01), (0, START_S / 2), (12, 0.03)])
 
@@ -113,6 +118,7 @@ def test_everything_is_killed_at_twenty_random_moments(tmp_path, calm, capsys):
         print(f"{num_kills} times everything was killed; steps done again: {again}")
 
 
+@pytest.mark.chaos
 def test_the_launcher_alone_is_killed(tmp_path, calm):
     """All other processes end by themselves, and their memory is there for the next run."""
     job = write_job(tmp_path, NUM_STEPS)
@@ -134,6 +140,7 @@ def test_the_launcher_alone_is_killed(tmp_path, calm):
     assert memory_of(run.run_dir) == []
 
 
+@pytest.mark.chaos
 def test_from_disk_where_memory_is_gone_and_twice_in_a_row(tmp_path, calm):
     job = write_job(tmp_path, NUM_STEPS)
     run = CommandRun(job)
@@ -150,6 +157,7 @@ def test_from_disk_where_memory_is_gone_and_twice_in_a_row(tmp_path, calm):
     same_training(run.run_dir, calm)
 
 
+@pytest.mark.chaos
 def test_the_kill_falls_into_the_first_checkpoint(tmp_path, calm):
     """Tried again in another directory until it does."""
     for number in range(8):
