@@ -16,7 +16,12 @@ SEEDS = range(40)
 def run_with_replacements(seed: int):
     """Several in every run, whatever else goes wrong in it."""
     plan, rng = draw_run(seed), Random(seed)
-    more = [fault for _ in range(12) for fault in draw_replacements(rng, plan.war_ms)]
+    only = plan.only_coordinator
+    more = [
+        fault
+        for _ in range(12)
+        for fault in draw_replacements(rng, plan.war_ms, only_coordinator=only)
+    ]
     return run_plan(seed, msgspec.structs.replace(plan, faults=(*plan.faults, *more)))
 
 

@@ -111,7 +111,9 @@ def draw_run(seed: int) -> RunPlan:
     )
     war_ms = rng.randint(600, 1500) if rng.random() < LONG_WARS else rng.randint(200, 550)
     faults = draw_faults(rng, profile, war_ms)
-    faults += draw_replacements(Random(seed ^ REPLACING), war_ms)
+    faults += draw_replacements(
+        Random(seed ^ REPLACING), war_ms, only_coordinator=profile.only_coordinator
+    )
     return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator)
 
 
