@@ -3,12 +3,15 @@
 from random import Random
 
 import msgspec
+import pytest
 
 from holdfast.control.effects import Record
 from holdfast.sim.fuzz.faults import draw_replacements
 from holdfast.sim.fuzz.replaced import ReplacedCoordinator
 from holdfast.sim.fuzz.run import draw_run, run_plan
 from support.fuzz_worlds import at_version, make
+
+pytestmark = pytest.mark.slow
 
 SEEDS = range(40)
 
