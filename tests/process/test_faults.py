@@ -16,7 +16,7 @@ from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
-NUM_STEPS = 24
+NUM_STEPS = 18
 STAGES = {"replicas": 3, "stages": 2}
 PHASES = (
     ("reduce 3", "forward"),

@@ -26,7 +26,7 @@ from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
-NUM_STEPS = 24
+NUM_STEPS = 18
 PHASES = (
     ("reduce 2", "forward"),
     ("reduce 1", "message"),
