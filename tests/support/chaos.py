@@ -39,7 +39,7 @@ def make_config(
         job=JobSection(
             steps=num_steps, dtype="float64", verify=True, threads=1, run_dir=run_dir, timeout_s=60
         ),
-        model=ModelSection(preset="llama-tiny", dim=32, hidden=64, vocab=64, dropout=dropout),
+        model=ModelSection(preset="llama-tiny", dropout=dropout),
         data=DataSection(rows=1, seq_len=16, micro_batches=6),
         parallel=ParallelSection(**({"devices_per_node": 1} | shape)),
         optimizer=OptimizerConfig(learning_rate=3e-3),
