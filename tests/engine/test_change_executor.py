@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 import torch.distributed as dist
 
-from holdfast.control import worker as worker_machine
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.engine.change_executor import ChangeExecutor
@@ -54,9 +53,7 @@ def test_a_joiner_that_dies_when_it_has_entered():
     survive(Fault("n0.g2", ANY_STEP, "entered", incarnation=2))
 
 
-def test_a_joiner_whose_links_break_is_started_again(monkeypatch):
-    """No process has died, so all wait a while for what else may explain it."""
-    monkeypatch.setattr(worker_machine, "PATIENCE_MS", 500)
+def test_a_joiner_whose_links_break_is_started_again():
     job = survive(Fault("n0.g2", ANY_STEP, "join", "break", incarnation=2))
     assert "n0.g2#3" in {str(member) for member, _ in job.changes}
 

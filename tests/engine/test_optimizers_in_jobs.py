@@ -66,6 +66,7 @@ def test_muon_comes_back_unit_by_unit():
     assert_survives(job)
 
 
+@pytest.mark.chaos
 def test_muon_from_plan_to_plan():
     task = Task(optimizer=MUON, num_steps=200)
     first = plan_of(task, stages=2, tensor=2)

@@ -17,7 +17,7 @@ from support.training import TIED, Task
 
 TASK = Task(num_steps=200)
 UNITS = TASK.units
-SEEDS = (1, 2, 5)
+SEEDS = (1, 2)
 """One model and the other."""
 
 

@@ -1,7 +1,8 @@
 """Real processes, real kills: a fault in every phase of a step, equal to an undisturbed run.
 
-The same points are hit more finely in tests/engine, where every worker is a thread; those that are
-left to `make chaos` here are hit in test_redundant_and_fast.py, too.
+The same points, and several deaths at once, are hit more finely in tests/engine/test_completion.py,
+where every worker is a thread; the phases that are left to `make chaos` here are hit in
+test_redundant_and_fast.py, too.
 """
 
 import psutil
@@ -16,7 +17,7 @@ from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
-NUM_STEPS = 24
+NUM_STEPS = 18
 STAGES = {"replicas": 3, "stages": 2}
 PHASES = (
     ("reduce 3", "forward"),
@@ -57,14 +58,17 @@ def test_a_kill_in_every_phase(survive, first, second):
     assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",), ("n2.g0",)]
 
 
+@pytest.mark.chaos
 def test_two_kills_in_one_step(survive):
     survive(kill("n2.g0", 5, "reduce 1"), kill("n5.g0", 5, "backward"))
 
 
+@pytest.mark.chaos
 def test_a_second_kill_while_the_first_is_mended(survive):
     survive(kill("n2.g0", 5, "forward"), kill("n4.g0", 6, "forward"))
 
 
+@pytest.mark.chaos
 def test_all_replicas_but_one(survive):
     lost = [f"n{number}.g0" for number in (2, 3, 4, 5)]
     report = survive(*[kill(name, 5, "forward") for name in lost])

@@ -70,6 +70,7 @@ def test_a_tensor_group_shrinks_instead_of_leaving_its_healthy_half_idle(survive
         replay_decision(tmp_path / "run", entered.decision, as_json=False)
 
 
+@pytest.mark.chaos
 def test_reroute_leaves_the_plan_as_it_is(survive):
     events = survive(
         TENSOR | {"devices_per_node": 4},

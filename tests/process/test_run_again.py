@@ -16,6 +16,9 @@ import pytest
 
 from holdfast.observe.events import JobEnded, JobStarted
 from holdfast.observe.journal import read_journal
+from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import prepare_job
 from support.command_runs import (
     CommandRun,
     command,
@@ -39,13 +42,14 @@ MOST_REDONE = 3
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory):
+def calm(tmp_path_factory, fork_server):
     """The same training undisturbed."""
     folder = tmp_path_factory.mktemp("calm")
-    run = CommandRun(write_job(folder, NUM_STEPS))
-    assert run.wait() == 0, end_of(run)
-    assert memory_of(run.run_dir) == []
-    return run.run_dir
+    config = read_config(write_job(folder, NUM_STEPS), [])
+    result = run_job(prepare_job(config), fork_server=fork_server)
+    assert result.report.outcome == "finished"
+    assert memory_of(folder / "run") == []
+    return folder / "run"
 
 
 def draw(source: random.Random) -> tuple[int, float]:

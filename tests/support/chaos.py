@@ -54,7 +54,7 @@ def without_planner(config: JobConfig) -> JobConfig:
     return msgspec.structs.replace(config, recovery=recovery)
 
 
-USUAL_STEPS = 60
+USUAL_STEPS = 80
 """As many as most tests need."""
 
 

@@ -214,12 +214,18 @@ def train_worker(
             Store.forget()  # a group that is never made blocks its connection until its timeout
 
 
-def _still_running() -> list[Background[Any]]:
+_GIVEN_UP: set[Background[Any]] = set()
+"""Calls of earlier runs that wait for their timeout."""
+
+
+def _still_running() -> set[Background[Any]]:
     """Calls beside a run that do not end with it."""
-    calls = [thread for thread in threading.enumerate() if isinstance(thread, Background)]
-    for call in calls:
+    calls = {thread for thread in threading.enumerate() if isinstance(thread, Background)}
+    for call in calls - _GIVEN_UP:
         call.join(0.5)
-    return [call for call in calls if call.is_alive()]
+    found = {call for call in calls - _GIVEN_UP if call.is_alive()}
+    _GIVEN_UP.update(found)
+    return found
 
 
 def train_when_told(
