@@ -75,7 +75,8 @@ def _supersede_coordinator(world: "World", rng: Random, _: "Worker | None") -> N
     """Some agents do not see its successor for a while, and obey the one that they know."""
     keeps = {node: None for node in world.agents if rng.random() < 0.5}
     world.office.replace(keeps)
-    world.clock.after(rng.randint(20, 600), world.office.end_replaced)
+    # Not for as long as a node may be unreachable: then it is lost, as it should be.
+    world.clock.after(rng.randint(20, 150), world.office.end_replaced)
 
 
 def _fail_disk(world: "World", rng: Random, _: "Worker | None") -> None:
