@@ -10,7 +10,7 @@ JOBS ?= 2
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos gpu hosts browser monitoring docs reference clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos gpu hosts slurm ray kubernetes browser monitoring docs reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -64,7 +64,7 @@ pure: setup
 unit: setup ## the tests alone
 	@echo "== pytest"
 	@$(BIN)/python -m compileall -q src # not by every process of every job, where Python may not
-	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring and not hosts" --retry-processes
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring and not hosts and not slurm and not ray and not kubernetes" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed
 	@missed=0; found=0; \
@@ -98,6 +98,40 @@ hosts: setup ## jobs on several hosts, as namespaces of this machine; skipped wi
 	@echo "== pytest -m hosts"
 	@$(BIN)/pytest -q -m hosts
 
+slurm: setup ## jobs under a real Slurm on this machine, installed with apt where root may; skipped elsewhere
+	@command -v slurmctld munged > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null \
+	  || { echo "== slurm: installing slurm-wlm and munge"; apt-get -qq install -y --no-install-recommends slurm-wlm munge > /dev/null; } || true
+	@echo "== pytest -m slurm"
+	@$(BIN)/pytest -q -m slurm
+
+RAY := .venv-ray
+
+ray: $(RAY)/.setup-done ## jobs on a real Ray cluster on this machine, in an environment of its own
+	@echo "== pytest -m ray"
+	@$(RAY)/bin/python -m pytest -q -m ray
+
+$(RAY)/.setup-done: $(STAMP)
+	@echo "== ray: installing into $(RAY)"
+	@test -x $(RAY)/bin/python || $(BIN)/python -m venv $(RAY)
+	@$(RAY)/bin/python -m pip -qq --disable-pip-version-check install 'ray[default]>=2.40,<3'
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/holdfast-dev.pth"
+	@touch $@
+
+KUBERNETES := .venv-kubernetes
+
+kubernetes: $(KUBERNETES)/.setup-done ## manifests against the schemas of Kubernetes, in an environment of its own
+	@echo "== pytest -m kubernetes"
+	@$(KUBERNETES)/bin/python -m pytest -q -m kubernetes
+
+$(KUBERNETES)/.setup-done: $(STAMP)
+	@echo "== kubernetes: installing schemas into $(KUBERNETES)"
+	@test -x $(KUBERNETES)/bin/python || $(BIN)/python -m venv $(KUBERNETES)
+	@$(KUBERNETES)/bin/python -m pip -qq --disable-pip-version-check install kubernetes-validate
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(KUBERNETES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/holdfast-dev.pth"
+	@touch $@
+
 browser: setup ## the page of a run in a real chromium; skipped where there is none
 	@echo "== pytest -m browser"
 	@$(BIN)/pytest -q -m browser
@@ -119,5 +153,5 @@ reference: setup ## make the pages below docs/reference from the code
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove .venv, caches and build outputs
-	@rm -rf $(VENV) .venv-peers build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers $(RAY) $(KUBERNETES) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

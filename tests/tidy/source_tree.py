@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "holdfast"
 
-PURE = ("plan", "schedule", "planner", "control", "detect")
+PURE = ("plan", "schedule", "planner", "control", "detect", "submit")
 """Packages that decide: values in, values out, the same on every machine."""
 
 PURE_FOLDERS = ("snapshot",)

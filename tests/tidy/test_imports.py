@@ -108,16 +108,22 @@ DIRECTIONS = {
         "it moves messages, time and files; the planner and the detector are asked by control",
     ),
     "api": direction(
-        "plan control data engine observe models runtime",
+        "plan control data engine observe models runtime submit",
         None,
         "the command line's work for Python programs: what it runs is the runtime's",
     ),
     "cli": direction(
         "plan schedule planner control detect snapshot advisor data engine observe models runtime "
-        "sim",
+        "sim submit api",
         None,
         "nothing imports it",
     ),
+    "submit": direction(
+        "",
+        "numpy scipy msgspec",
+        "what a scheduler is given is text made from settings: nothing is asked, nothing started",
+    ),
+    "ray": direction("api submit", None, "a job on the nodes of a Ray cluster, from a script"),
     "errors": direction("", "", "everything imports it"),
     "__main__": direction("cli", "", "`python -m holdfast`: the command, and nothing else"),
     "": direction(

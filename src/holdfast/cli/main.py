@@ -42,6 +42,7 @@ from holdfast.cli.run import run as run_command
 from holdfast.cli.simulate import simulate
 from holdfast.cli.status import status
 from holdfast.cli.stop import stop
+from holdfast.cli.submit import submit
 from holdfast.cli.top import top
 from holdfast.cli.trace import trace
 from holdfast.cli.view import view
@@ -74,6 +75,7 @@ def build_app() -> App:
     app.command(agent)
     app.command(attach)
     app.command(stop)
+    app.command(submit)
     app.command(status)
     app.command(top)
     app.command(view)

@@ -3,7 +3,14 @@
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.agent.join import JoinOptions, find_job, make_agent_spec, meet
+from holdfast.runtime.agent import join
+from holdfast.runtime.agent.join import (
+    JoinOptions,
+    find_job,
+    make_agent_spec,
+    meet,
+    wait_for_node,
+)
 from holdfast.runtime.config.job_file import JobConfig, JobSection
 from holdfast.runtime.rendezvous.rendezvous import (
     RunEnd,
@@ -11,7 +18,9 @@ from holdfast.runtime.rendezvous.rendezvous import (
     open_rendezvous,
     take_term,
 )
+from holdfast.runtime.wire.host_messages import JoinRequest
 from holdfast.runtime.wire.messages import Assignment, NodeGrant
+from holdfast.runtime.wire.secret import ProofFailed
 
 SECRET = "a secret of sixteen or more"
 
@@ -49,7 +58,7 @@ def test_a_job_that_has_ended_is_not_joined(options) -> None:
         find_job(place, options)
 
 
-def test_what_a_host_keeps_stays_there(options, tmp_path) -> None:
+def make_grant() -> NodeGrant:
     assignment = Assignment(
         worker="",
         config=JobConfig(job=JobSection(steps=1)),
@@ -59,7 +68,32 @@ def test_what_a_host_keeps_stays_there(options, tmp_path) -> None:
         final_dir="",
         times="/elsewhere/times",
     )
-    grant = NodeGrant(node="n1", places=("n1.g0",), heartbeat_ms=100, assignment=assignment)
+    return NodeGrant(node="n1", places=("n1.g0",), heartbeat_ms=100, assignment=assignment)
+
+
+def test_a_host_that_is_earlier_than_the_next_run_joins_it(options, monkeypatch) -> None:
+    """A job that is queued again finds the secret and the coordinator of its last start."""
+    place = open_rendezvous(options.rendezvous, create=True)
+    place.keep_secret(SECRET)
+    term = take_term(place, 0, run=1, host="127.0.0.1", port=9)
+
+    async def ask(found, secret, request, cert):
+        if secret == SECRET:
+            take_term(place, term.term, run=2, host="127.0.0.1", port=10)
+            place.keep_secret("the next run has another")
+            raise ProofFailed("another secret")
+        assert (found.run, found.port) == (2, 10)
+        return make_grant()
+
+    monkeypatch.setattr(join, "_ask", ask)
+    monkeypatch.setattr(join, "_wait_or_give_up", lambda deadline, pause_s, why: None)
+    request = JoinRequest(host="h0", address="127.0.0.1", node="", num_cores=1)
+    seat = wait_for_node(place, options, SECRET, request, lambda line: None)
+    assert (seat.grant.node, seat.run, seat.secret) == ("n1", 2, "the next run has another")
+
+
+def test_what_a_host_keeps_stays_there(options, tmp_path) -> None:
+    grant = make_grant()
     spec = make_agent_spec(grant, options, "127.0.0.1", SECRET)
     assert spec.log_dir == str(tmp_path / "logs" / "n1" / "logs")
     assert spec.assignment.times == str(tmp_path / "logs" / "n1" / "times")

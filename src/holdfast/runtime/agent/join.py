@@ -18,7 +18,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,11 +62,23 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     interface: str = ""
     node: str = ""
+    label: str = ""
+    """What tells this host apart; empty = its name and address."""
     folder: Path
     """For logs and times of this host; one below it is made for the node."""
     wait_s: float = 600.0
     """For a job that has begun, and a node that is free."""
+    leave_after_s: float = 0.0
+    """After SIGTERM: a job that is stopped as a whole needs its nodes for the last checkpoint."""
     tls_cert: str = ""
+
+
+class HostSeat(NamedTuple):
+    """What this host is in which run."""
+
+    grant: NodeGrant
+    run: int
+    secret: str
 
 
 def join(options: JoinOptions, show: Callable[[str], object]) -> int:
@@ -82,16 +96,23 @@ def _join(
     coordinator = find_job(rendezvous, options)
     show(f"found the job's coordinator at {coordinator.host}:{coordinator.port}")
     request = JoinRequest(
-        host=f"{socket.gethostname()} {address}",
+        host=options.label or f"{socket.gethostname()} {address}",
         address=address,
         node=options.node,
         num_cores=len(os.sched_getaffinity(0)),
     )
     fork_server.wait_until_warm()  # a host that is a node can start workers at once
-    grant = _wait_for_node(rendezvous, options, secret, request, show)
-    show(f"this host is {grant.node}; logs are in {options.folder / grant.node / LOGS}")
-    spec = make_agent_spec(grant, options, address, secret)
-    return _run(spec, fork_server, rendezvous, coordinator.run, show)
+    seat = wait_for_node(rendezvous, options, secret, request, show)
+    node = seat.grant.node
+    show(f"this host is {node}; logs are in {options.folder / node / LOGS}")
+    spec = make_agent_spec(seat.grant, options, address, seat.secret)
+    log = Path(spec.log_dir) / f"agent-{node}.log"
+    start_logging(log, open_log(log))
+    job = read_run(rendezvous, seat.run)
+    with fork_server.attach() as control:
+        living = _live(spec, Forker(control), rendezvous, job, options.leave_after_s)
+        number, is_useless = asyncio.run(living)
+    return _leave(spec, _outcome(rendezvous, seat.run), number, is_useless, show)
 
 
 def meet(options: JoinOptions) -> tuple[Rendezvous, str]:
@@ -127,14 +148,17 @@ def find_job(rendezvous: Rendezvous, options: JoinOptions) -> CoordinatorAddress
         _wait_or_give_up(deadline, LOOK_AGAIN_S, why)
 
 
-def _wait_for_node(
+def wait_for_node(
     rendezvous: Rendezvous,
     options: JoinOptions,
     secret: str,
     request: JoinRequest,
     show: Callable[[str], object],
-) -> NodeGrant:
-    """A host that is not needed now waits: it may take the place of one that is lost."""
+) -> HostSeat:
+    """A host that is not needed now waits: it may take the place of one that is lost. Coordinator
+    and secret may be those of an earlier run whose successor has not begun, so both are looked up
+    again.
+    """
     deadline, told = time.monotonic() + options.wait_s, ""
     while True:
         where = options.rendezvous
@@ -150,7 +174,7 @@ def _wait_for_node(
             why = f"{where} does not answer: {str(error) or 'no answer'}"
         else:
             if isinstance(answer, NodeGrant):
-                return answer
+                return HostSeat(answer, found.run, secret)
             if answer.is_final:
                 raise HoldfastError(answer.reason)
             why = answer.reason
@@ -158,6 +182,8 @@ def _wait_for_node(
             show(f"{why}; this host waits")
             told = why
         _wait_or_give_up(deadline, ASK_AGAIN_S, f"{why}; waited {options.wait_s:g} s")
+        with suppress(OSError):
+            secret = os.environ.get(VARIABLE, "") or rendezvous.secret() or secret
 
 
 async def _ask(
@@ -205,19 +231,10 @@ def make_agent_spec(grant: NodeGrant, options: JoinOptions, address: str, secret
     )
 
 
-def _run(
-    spec: AgentSpec,
-    fork_server: ForkServer,
-    rendezvous: Rendezvous,
-    run: int,
-    show: Callable[[str], object],
+def _leave(
+    spec: AgentSpec, outcome: str, number: int, is_useless: bool, show: Callable[[str], object]
 ) -> int:
-    log = Path(spec.log_dir) / f"agent-{spec.node}.log"
-    start_logging(log, open_log(log))
-    job = read_run(rendezvous, run)
-    with fork_server.attach() as control:
-        number, is_useless = asyncio.run(_live(spec, Forker(control), rendezvous, job))
-    outcome = _outcome(rendezvous, run)
+    """The exit code; memory that no run needs is removed."""
     if (is_useless or outcome == "finished") and (memory := spec.assignment.memory):
         folder = memory_folder(spec.assignment.config)
         remove_all([node_job(memory, spec.node)], folder)
@@ -237,7 +254,11 @@ def _outcome(rendezvous: Rendezvous, run: int) -> str:
 
 
 async def _live(
-    spec: AgentSpec, forker: Forker, rendezvous: Rendezvous, job: CoordinatorSpec
+    spec: AgentSpec,
+    forker: Forker,
+    rendezvous: Rendezvous,
+    job: CoordinatorSpec,
+    leave_after_s: float = 0.0,
 ) -> tuple[int, bool]:
     """The signal that ended it (0: the job is over), and whether no run needs its memory."""
     ours, theirs = socket.socketpair()
@@ -247,9 +268,12 @@ async def _live(
         stopped.append(number)
         ours.close()
 
+    def take(number: int) -> None:
+        loop.call_later(leave_after_s if number == signal.SIGTERM else 0.0, stop, number)
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(number, take, number)
     finder = SucceedingFinder(spec, forker, rendezvous, job)
     agent = Agent(spec, forker, finder)
     with ours, theirs:

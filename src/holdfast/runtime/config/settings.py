@@ -396,6 +396,8 @@ def _refuse_value(
     why = _plain(error)
     if get_origin(kind) is Literal:
         why = f"known: {', '.join(repr(choice) for choice in get_args(kind) if choice)}"
+    if (section, key) == ("net", "nodes") and ":" in str(given.value):
+        why = "one number is needed: the plan shrinks and grows with the hosts that are there"
     raise HoldfastError(f"{given.source}: {section}.{key} = {given.value!r}: {why}") from None
 
 

@@ -1,0 +1,1 @@
+"""What is handed to a scheduler so that it starts a job: text, made from settings."""

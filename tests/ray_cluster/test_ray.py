@@ -1,0 +1,120 @@
+"""A job on the nodes of a Ray cluster: an actor is killed, a node goes and another one comes, and
+it ends as the one on a single machine does.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.host_jobs import Outcome, assert_equal, events, run_plain, steps_done, wait_for
+from support.host_jobs import write_job as write_host_job
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+    # Of Ray's own modules.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+LOOPBACK = {"node_ip_address": "127.0.0.1"}
+NET = '[net]\ninterface = "lo"\n'
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Outcome:
+    return run_plain(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def cluster():
+    import ray
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **LOOPBACK})
+    try:
+        yield found
+    finally:
+        ray.shutdown()
+        found.shutdown()
+
+
+class RayJob:
+    def __init__(self, cluster, folder: Path) -> None:
+        job = write_host_job(folder, NET, every=1)
+        settings = ["--snapshot.persist_every_s", "600", "--emulate.unit_ms", "60"]
+        self.run_dir, self.log = folder / "runs" / "run", folder / "driver.log"
+        with self.log.open("wb") as log:
+            self._driver = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.ray", str(job), *settings],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "RAY_ADDRESS": cluster.address, "OMP_NUM_THREADS": "1"},
+            )
+
+    def wait_for_steps(self, number: int) -> None:
+        def there() -> bool:
+            assert self._driver.poll() is None, self.log.read_text()
+            return steps_done(self.run_dir) >= number
+
+        wait_for(there, f"step {number}")
+
+    def finish(self) -> Outcome:
+        try:
+            assert self._driver.wait(400) == 0, self.log.read_text()
+        finally:
+            self._driver.kill()
+            self._driver.wait()
+        return Outcome(self.run_dir)
+
+    def happened(self, kind: str) -> list:
+        return [event for event in events(self.run_dir) if type(event).__name__ == kind]
+
+
+def actors() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if _line(p).startswith("ray::AgentActor")]
+
+
+def _line(process: psutil.Process) -> str:
+    return " ".join(process.info["cmdline"] or ())
+
+
+def test_an_actor_is_killed_and_ray_starts_it_again(cluster, tmp_path, undisturbed) -> None:
+    for _ in range(3):
+        cluster.add_node(num_cpus=1, **LOOPBACK)
+    job = RayJob(cluster, tmp_path)
+    job.wait_for_steps(4)
+    killed = actors()[0]
+    killed.send_signal(signal.SIGKILL)
+    assert_equal(job.finish(), undisturbed)
+    assert job.happened("WorkerLost")
+    assert len(job.happened("HostJoined")) == 4
+    assert actors() == []
+
+
+def test_a_node_goes_and_another_one_comes(cluster, tmp_path, undisturbed) -> None:
+    nodes = [cluster.add_node(num_cpus=1, **LOOPBACK) for _ in range(3)]
+    job = RayJob(cluster, tmp_path)
+    job.wait_for_steps(4)
+    cluster.remove_node(nodes[1], allow_graceful=False)
+    wait_for(lambda: job.happened("WorkerLost"), "a verdict")
+    cluster.add_node(num_cpus=1, **LOOPBACK)
+    assert_equal(job.finish(), undisturbed)
+    assert len(job.happened("HostJoined")) == 4
+
+
+def test_a_cluster_that_is_too_small_is_said(cluster, tmp_path) -> None:
+    import ray
+
+    from holdfast.errors import HoldfastError
+    from holdfast.ray import train
+
+    job = write_host_job(tmp_path, NET)
+    ray.init(address=cluster.address)
+    with pytest.raises(HoldfastError, match="needs 3 nodes of Ray"):
+        train(job, gather_within_s=1)
