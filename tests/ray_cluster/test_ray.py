@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-LOOPBACK = {"node_ip_address": "127.0.0.1"}
 NET = '[net]\ninterface = "lo"\n'
 
 
@@ -35,12 +34,26 @@ def cluster():
     import ray
     from ray.cluster_utils import Cluster
 
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **LOOPBACK})
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         yield found
     finally:
         ray.shutdown()
         found.shutdown()
+
+
+@pytest.fixture
+def start(cluster, tmp_path):
+    """Starts the driver of a job, which does not outlive the test."""
+    jobs: list[RayJob] = []
+
+    def begin() -> RayJob:
+        jobs.append(RayJob(cluster, tmp_path))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.close()
 
 
 class RayJob:
@@ -65,12 +78,12 @@ class RayJob:
         wait_for(there, f"step {number}")
 
     def finish(self) -> Outcome:
-        try:
-            assert self._driver.wait(400) == 0, self.log.read_text()
-        finally:
-            self._driver.kill()
-            self._driver.wait()
+        assert self._driver.wait(400) == 0, self.log.read_text()
         return Outcome(self.run_dir)
+
+    def close(self) -> None:
+        self._driver.kill()
+        self._driver.wait()
 
     def happened(self, kind: str) -> list:
         return [event for event in events(self.run_dir) if type(event).__name__ == kind]
@@ -84,10 +97,10 @@ def _line(process: psutil.Process) -> str:
     return " ".join(process.info["cmdline"] or ())
 
 
-def test_an_actor_is_killed_and_ray_starts_it_again(cluster, tmp_path, undisturbed) -> None:
+def test_an_actor_is_killed_and_ray_starts_it_again(cluster, start, undisturbed) -> None:
     for _ in range(3):
-        cluster.add_node(num_cpus=1, **LOOPBACK)
-    job = RayJob(cluster, tmp_path)
+        cluster.add_node(num_cpus=1)
+    job = start()
     job.wait_for_steps(4)
     killed = actors()[0]
     killed.send_signal(signal.SIGKILL)
@@ -97,13 +110,13 @@ def test_an_actor_is_killed_and_ray_starts_it_again(cluster, tmp_path, undisturb
     assert actors() == []
 
 
-def test_a_node_goes_and_another_one_comes(cluster, tmp_path, undisturbed) -> None:
-    nodes = [cluster.add_node(num_cpus=1, **LOOPBACK) for _ in range(3)]
-    job = RayJob(cluster, tmp_path)
+def test_a_node_goes_and_another_one_comes(cluster, start, undisturbed) -> None:
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
+    job = start()
     job.wait_for_steps(4)
     cluster.remove_node(nodes[1], allow_graceful=False)
     wait_for(lambda: job.happened("WorkerLost"), "a verdict")
-    cluster.add_node(num_cpus=1, **LOOPBACK)
+    cluster.add_node(num_cpus=1)
     assert_equal(job.finish(), undisturbed)
     assert len(job.happened("HostJoined")) == 4
 

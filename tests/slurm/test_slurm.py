@@ -157,7 +157,7 @@ def test_scancel_leaves_a_checkpoint_and_does_not_requeue(cluster, tmp_path, und
 def test_a_preempted_job_is_queued_again_and_goes_on(cluster, tmp_path, undisturbed) -> None:
     job = SlurmJob(cluster, tmp_path, "--emulate.unit_ms", "100")
     job.wait_for_steps(6)
-    command = ["sbatch", "--parsable", "-p", "high", "-N4", "-o", "/dev/null", "--wrap", "sleep 1"]
+    command = ["sbatch", "--parsable", "-p", "high", "-N2", "-o", "/dev/null", "--wrap", "sleep 1"]
     other = cluster.call(*command).strip()
     cluster.wait_until(other, "COMPLETED")
     assert_equal(job.finish(), undisturbed)

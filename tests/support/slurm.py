@@ -185,6 +185,10 @@ class Slurm:
     def back(self, host: str) -> None:
         self.start_host(host)
         self.call("scontrol", "update", f"NodeName={host}", "State=RESUME")
+        wait_for(lambda: self._state(host) in ("idle", "alloc"), f"{host} back", 60)
+
+    def _state(self, host: str) -> str:
+        return self.call("sinfo", "-h", "-N", "-n", host, "-p", "low", "-o", "%t").strip()
 
     def _of(self, host: str = "") -> list[psutil.Process]:
         """All daemons of a host, or of all, and then what they started: a step daemon that
