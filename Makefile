@@ -32,7 +32,13 @@ demo: setup ## run the demonstration
 
 check: lint types pure ## lint, types and the tests of the pure packages: quick, while one works
 
-test: lint types unit ## everything a change must pass: lint, types, tests
+# Types are checked beside the tests, which leave a core idle now and then.
+test: lint ## everything a change must pass: lint, types, tests
+	@nice $(BIN)/mypy --no-error-summary >$(VENV)/.types 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory unit; tests=$$?; \
+	echo "== mypy (beside the tests)"; \
+	wait $$types || { cat $(VENV)/.types; tests=1; }; \
+	exit $$tests
 
 lint: setup ## ruff: rules and format
 	@echo "== ruff check"

@@ -17,7 +17,7 @@ import argparse
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -107,17 +107,19 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def to_next_step(run_dir: Path) -> float:
-    """By the coordinator's clock: from the word of the worker, or that it fails, to the step."""
+    """By the coordinator's clock: from the word of the worker that it fails now."""
     journal, metrics = (
         [msgspec.json.decode(line) for line in (run_dir / name).read_bytes().splitlines()]
         for name in (JOURNAL, METRICS)
     )
-    faults = [_time(line) for line in journal if line.get("event") == "fault_injected"]
-    after = [_time(line) for line in metrics if faults and _time(line) > faults[0]]
-    return min(after) - faults[0] if after else 0.0
+    fault = next((line for line in journal if line.get("event") == "fault_injected"), None)
+    if fault is None:
+        return 0.0
+    done = [_time(line) for line in metrics if line["step"] >= fault["step"]]
+    return max(0.0, min(done) - _time(fault))
 
 
-def _time(line: dict[str, str]) -> float:
+def _time(line: dict[str, Any]) -> float:
     return datetime.fromisoformat(line["time"]).timestamp()
 
 

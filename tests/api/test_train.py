@@ -1,6 +1,7 @@
 """Training from Python: the same job as that of a job file, and every mistake in one line."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -94,10 +95,14 @@ def test_a_script_without_a_guard_is_told(monkeypatch):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_plans_make_no_difference_to_an_own_model(tmp_path, capsys, caplog):
+def test_plans_make_no_difference_to_an_own_model(
+    tmp_path, capsys, caplog, monkeypatch, fork_server
+):
     """Dropout, tied weights and two tensors at the boundary, with stages and without. A callback
     that raises is told and changes nothing; a log has every step.
     """
+    lent = "holdfast.runtime.launch.launcher.ForkServer"
+    monkeypatch.setattr(lent, lambda *_: nullcontext(fork_server))
     found = []
     for name, parallel in (("one", {}), ("two", {"stages": 2, "recompute": True})):
         steps: list[StepDone] = []

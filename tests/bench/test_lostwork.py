@@ -57,6 +57,7 @@ def test_goals(lostwork):
 # Real runs.
 
 
+@pytest.mark.chaos
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(120)
@@ -68,6 +69,7 @@ def test_ours_goes_on_after_a_kill(lostwork):
     assert run.starting_s > 0
 
 
+@pytest.mark.chaos
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(120)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from holdfast.cli.demo_training import FAULTS, demo_config
+from holdfast.cli.demo_training import FULL, SHORT, demo_config
 from holdfast.cli.main import main
 from holdfast.runtime.launch.prepare import prepare_job
 
@@ -38,13 +38,42 @@ def test_numbers_for_other_programs(capsys):
     assert [picture["iteration_time"] for picture in story] == [33, 42, 39]
 
 
-def test_the_faults_of_the_training():
-    job = prepare_job(demo_config("demo", FAULTS))
+@pytest.mark.parametrize("script", [FULL, SHORT], ids=["full", "short"])
+def test_the_faults_of_the_training(script):
+    job = prepare_job(demo_config("demo", script.num_steps, script.faults))
     (planned,) = job.plans
     assert len(planned.plan.workers) == 6
-    assert [fault.at_step for fault in FAULTS] == sorted(fault.at_step for fault in FAULTS)
+    steps = [fault.at_step for fault in script.faults]
+    assert steps == sorted(steps)
+    assert steps[-1] < script.num_steps
 
 
+def test_the_short_story_has_faults_of_the_full_one():
+    kinds = [(fault.kind, fault.target) for fault in FULL.faults]
+    assert [(fault.kind, fault.target) for fault in SHORT.faults] == kinds[-3:]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_short_training(capsys, monkeypatch, tmp_path, lent_fork_server):
+    """Three faults, and a result equal to that of the undisturbed run."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--short"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "the coordinator is killed",
+        "a worker hangs (n0.g2)",
+        "a worker is killed (n1.g0)",
+        "dropping the replica",
+        "faults: 3; steps lost: 0 of 28; samples lost: 0 tokens",
+        ": equal",
+        "finished: 28 steps",
+    ):
+        assert words in out
+
+
+@pytest.mark.chaos
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(180)

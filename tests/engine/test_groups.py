@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, InternalError
 from support.cluster import Died
 from support.group_work import reduce_until_death
 from support.live_groups import count_resources, crew, run_together
+from support.sample import some
 
 pytestmark = pytest.mark.process  # real connections
 
@@ -218,7 +219,8 @@ def growth(numbers):
 
 
 @pytest.mark.slow
-def test_three_hundred_groups_leave_nothing_behind():
+@pytest.mark.parametrize("number", some([100, 300], [100]))
+def test_hundreds_of_groups_leave_nothing_behind(number):
     def generation(members, names, epoch):
         def work(communicator):
             group = communicator.make("reduce", names, epoch)
@@ -232,11 +234,11 @@ def test_three_hundred_groups_leave_nothing_behind():
 
     with crew(*THREE) as members:
         counts = []
-        for epoch in range(300):
+        for epoch in range(number):
             generation(members, (PAIR, THREE)[epoch % 2], epoch)
-            if epoch % 50 == 49:
+            if epoch % 25 == 24:
                 counts.append(count_resources())
-        print(f"(file descriptors, threads) every 50 generations: {counts}")
+        print(f"(file descriptors, threads) every 25 generations: {counts}")
         # A thread or two may still be on its way out; a leak would be of hundreds. (What earlier
         # tests have left behind may end meanwhile: there may be fewer.)
         for numbers in zip(*counts, strict=True):

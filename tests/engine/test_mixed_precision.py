@@ -15,6 +15,7 @@ from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
+from support.sample import diagonal
 from support.threaded_job import Fault, ThreadedJob
 from support.training import INITIAL_SEED, Task
 
@@ -84,9 +85,9 @@ def run(task, degrees, *faults, **config):
     return [found.pop() for _, found in sorted(losses.items())], held
 
 
-@pytest.mark.parametrize("task", [MIXED, HALF], ids=["moments float32", "moments bfloat16"])
 @pytest.mark.parametrize(
-    "degrees", [{}, {"stages": 2}, {"stages": 2, "schedule": "zero-bubble"}], ids=str
+    ("task", "degrees"),
+    diagonal([MIXED, HALF], [{}, {"stages": 2}, {"stages": 2, "schedule": "zero-bubble"}]),
 )
 def test_it_is_the_plain_loop_with_the_same_arithmetic(task, degrees):
     losses, held = run(task, degrees)
@@ -99,8 +100,10 @@ def test_it_is_the_plain_loop_with_the_same_arithmetic(task, degrees):
         assert error <= 1e-7, name  # torch's fused AdamW rounds the last bit otherwise
 
 
-@pytest.mark.parametrize("reduce_dtype", ["", "bfloat16"])
-@pytest.mark.parametrize("degrees", [{"replicas": 2}, {"replicas": 2, "tensor": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("degrees", "reduce_dtype"),
+    diagonal([{"replicas": 2}, {"replicas": 2, "tensor": 2}], ["", "bfloat16"]),
+)
 def test_sums_in_another_order_are_close(degrees, reduce_dtype):
     """With a worker lost on the way; the holders that are left have the same bits."""
     seed = random.randrange(10**6)

@@ -11,6 +11,7 @@ import pytest
 from holdfast.engine.optimizer_config import OptimizerConfig, TensorGroupRule
 from holdfast.plan.build import regular_plan
 from support.engine_plans import any_plan, make_plan, make_stage
+from support.sample import some
 from support.threaded_job import Fault, ThreadedJob, assert_survives
 from support.training import TIED, Task
 
@@ -45,7 +46,10 @@ def test_tensor_and_stages(name):
     assert_survives(ThreadedJob(task, plan_of(task, stages=2, tensor=2)))
 
 
-@pytest.mark.parametrize("phase", ["backward", "reduce 1", "reduced", "agree", "agreed", "apply"])
+@pytest.mark.parametrize(
+    "phase",
+    some(["backward", "reduce 1", "reduced", "agree", "agreed", "apply"], ["reduce 1", "agreed"]),
+)
 def test_muon_and_a_death_in_every_phase(phase):
     """Tensor 3 is uneven, and key-value heads lie on two workers."""
     task = Task(optimizer=MUON, num_steps=4)
@@ -62,6 +66,7 @@ def test_muon_comes_back_unit_by_unit():
     assert_survives(job)
 
 
+@pytest.mark.chaos
 def test_muon_from_plan_to_plan():
     task = Task(optimizer=MUON, num_steps=200)
     first = plan_of(task, stages=2, tensor=2)
@@ -80,12 +85,13 @@ def test_muon_from_plan_to_plan():
     assert_survives(job)
 
 
-def test_any_optimizer_over_any_plans():
+@pytest.mark.parametrize("number", some([1, 3], [1]))
+def test_any_optimizer_over_any_plans(number):
     """Drawn anew every time."""
     seed = random.randrange(10**6)
     print("seed", seed)
     rng = random.Random(seed)
-    for _ in range(3):
+    for _ in range(number):
         task = Task(optimizer=rng.choice([*CONFIGS.values()]), num_steps=200)
         first, second = (
             any_plan(rng.randint, task.units, task.num_micro_batches, 4) for _ in range(2)

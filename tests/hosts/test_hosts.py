@@ -12,6 +12,7 @@ from support.host_jobs import (
     finish,
     happened,
     run_plain,
+    steps_done,
     wait_for,
     wait_for_steps,
     write_job,
@@ -103,6 +104,8 @@ def test_two_hosts_are_lost_one_after_the_other(hosts, tmp_path, staged) -> None
     job = write_job(tmp_path, replicas=1, stages=3, every=1, unit_ms=20)
     launcher, agents = start_job(hosts, job, shared)
     for number, lost in enumerate((hosts[2], hosts[3]), 1):
+        # That protection is gone is told after a while only: some steps have to pass.
+        wait_for_steps(shared, steps_done(shared) + 8, launcher)
         wait_for(lambda: is_protected(shared), "copies of a snapshot on other hosts")
         lost.lose()
         lost.back()

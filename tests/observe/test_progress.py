@@ -12,6 +12,7 @@ from holdfast.observe.events import (
     WorkerFailed,
     WorkerLost,
     WorkersReady,
+    WritingStopped,
 )
 from holdfast.observe.progress import (
     describe_event,
@@ -62,6 +63,14 @@ from support.job_events import CHANGED, ENDED, RECOVERED, STARTED, step
             "stopped after 1 step: SIGTERM",
         ),
         (ENDED, ""),
+        (
+            WritingStopped(reason="full"),
+            "the disk takes nothing (full): training goes on, lines wait in memory",
+        ),
+        (
+            WritingStopped(reason="the rendezvous is out of reach"),
+            "nothing is decided for now (the rendezvous is out of reach): training goes on",
+        ),
         (WorkerFailed(worker="n0.g0", role="r0.s0", step=1), ""),
     ],
 )

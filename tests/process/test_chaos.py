@@ -13,6 +13,7 @@ import pytest
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import Chaos, job_config, left_behind
 from support.chaos_draw import draw
+from support.sample import some
 
 FAULTS_PER_RUN, STRIKES_PER_RUN = 2, 2
 FIXED_SEED = 100
@@ -52,7 +53,7 @@ def test_a_seed_says_everything():
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seed", [15, 28])
+@pytest.mark.parametrize("seed", some([15, 28], [15]))
 def test_a_sample(chaos, seed):
     drawn = draw(seed, 1, 1)
     chaos.run(drawn)

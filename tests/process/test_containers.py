@@ -48,7 +48,7 @@ def run_cases(folder: Path, *names: str) -> dict:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    names = ("roomy", "shm_1m", "shm_64m", "small_disk", "read_only", "low_limit")
+    names = ("roomy", "shm_1m", "shm_64m", "small_disk", "read_only", "low_limit", "full_disk")
     return run_cases(tmp_path_factory.mktemp("containers"), *names, "few_descriptors")
 
 
@@ -114,8 +114,8 @@ def test_64_descriptors(cases):
     assert "snapshot.strict = true" in found["strict"]["error"]
 
 
-def test_a_disk_that_is_full_for_a_while(tmp_path):
-    found = run_cases(tmp_path, "full_disk")["full_disk"]
+def test_a_disk_that_is_full_for_a_while(cases):
+    found = cases["full_disk"]
     assert (found["outcome"], found["exit_code"], found["steps"]) == ("finished", 0, 300)
     assert found["metrics"] == list(range(300))
     assert found["torn"] == []

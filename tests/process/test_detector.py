@@ -51,12 +51,12 @@ ADAPTED = {"layers": 1, "replicas": 3, "micro_batches": 60, "plan": "auto", "uni
 """With twenty micro-batches each, a tenth more time is worth moving some of them."""
 
 
-def judged(tmp_path, job):
+def judged(tmp_path, job, fork_server):
     """What was said of slowness, in order."""
     path = tmp_path / "job.toml"
     path.write_text(job)
     config = read_config(path, ["--job.run_dir", str(tmp_path / "out")])
-    report = run_job(prepare_job(config)).report
+    report = run_job(prepare_job(config), fork_server=fork_server).report
     assert report.outcome == "finished"
     return told(tmp_path, "slowness_judged")
 
@@ -110,11 +110,11 @@ def check(said, slow_at, slow_steps):
 
 @pytest.mark.timeout(150)
 def test_packed_documents_are_no_slow_workers_and_a_slow_one_is_named_probed_and_taken_back(
-    tmp_path,
+    tmp_path, fork_server
 ):
     sizes = {"steps": 80, "slow_at": 40, "slow_steps": 20}
     with other_work():
-        said = judged(tmp_path, JOB.format(**REROUTED, **sizes))
+        said = judged(tmp_path, JOB.format(**REROUTED, **sizes), fork_server)
     check(said, sizes["slow_at"], sizes["slow_steps"])
 
 
@@ -148,8 +148,8 @@ factor = 4.0
 
 
 @pytest.mark.timeout(150)
-def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path):
-    said = judged(tmp_path, LINK)
+def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path, fork_server):
+    said = judged(tmp_path, LINK, fork_server)
     assert {name for event in said for name in event["who"]} == {"n1.g0>n1.g1"}, said
     assert said[0]["verdict"] == "suspect"
     assert 36 <= said[0]["step"] <= 46
@@ -161,13 +161,15 @@ def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path):
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_two_thousand_steps_of_packed_documents_and_a_slow_worker_that_is_adapted_to(tmp_path):
+def test_two_thousand_steps_of_packed_documents_and_a_slow_worker_that_is_adapted_to(
+    tmp_path, fork_server
+):
     """Nothing is adapted while all are healthy; then the slow one gets less to do, and all of it
     again when it has recovered.
     """
     sizes = {"steps": NUM_STEPS, "slow_at": NUM_STEPS - 160, "slow_steps": 80}
     with other_work():
-        said = judged(tmp_path, JOB.format(**ADAPTED, **sizes))
+        said = judged(tmp_path, JOB.format(**ADAPTED, **sizes), fork_server)
     check(said, sizes["slow_at"], sizes["slow_steps"])
     entered = [e for e in told(tmp_path, "plan_considered") if e["entered"]]
     less, home = entered

@@ -336,16 +336,32 @@ def test_float32(cluster, task, degrees):
     check(cluster, task, regular(task, **degrees))
 
 
-@pytest.mark.timeout(180)
-@settings(
-    max_examples=12,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would run for minutes
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(data=st.data())
-def test_any_plan(cluster, data):
+def with_examples(number):
+    return settings(
+        max_examples=number,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would run for minutes
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+def check_any_plan(cluster, data):
     def pick(low, high):
         return data.draw(st.integers(low, high))
 
     task = replace(TASK, shape=(SMALL, TIED)[pick(0, 1)], shortest=(None, 4)[pick(0, 1)])
     check(cluster, task, any_plan(pick, task.units, task.num_micro_batches, max_workers=5))
+
+
+@pytest.mark.timeout(180)
+@with_examples(6)
+@given(data=st.data())
+def test_any_plan(cluster, data):
+    check_any_plan(cluster, data)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+@with_examples(60)
+@given(data=st.data())
+def test_many_plans(cluster, data):
+    check_any_plan(cluster, data)

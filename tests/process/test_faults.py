@@ -1,6 +1,8 @@
 """Real processes, real kills: a fault in every phase of a step, equal to an undisturbed run.
 
-The same points are hit more finely in tests/engine, where every worker is a thread.
+The same points, and several deaths at once, are hit more finely in tests/engine/test_completion.py,
+where every worker is a thread; the phases that are left to `make chaos` here are hit in
+test_redundant_and_fast.py, too.
 """
 
 import psutil
@@ -10,11 +12,12 @@ from holdfast.observe.events import StepDone
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
-from support.chaos import check_equal, left_behind, make_config
+from support.chaos import check_equal, left_behind, make_config, without_planner
+from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
-NUM_STEPS = 24
+NUM_STEPS = 18
 STAGES = {"replicas": 3, "stages": 2}
 PHASES = (
     ("reduce 3", "forward"),
@@ -31,8 +34,9 @@ PHASES = (
 def survive(fork_server, undisturbed, tmp_path):
     """Runs a job with these faults; it must equal the undisturbed one and leave nothing behind."""
 
-    def run(*faults, on_event=None):
-        config = make_config(STAGES, NUM_STEPS, str(tmp_path / "run"), faults=faults)
+    def run(*faults, on_event=None, shape=STAGES, planner=True):
+        config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), faults=faults)
+        config = config if planner else without_planner(config)
         result = run_job(prepare_job(config), fork_server=fork_server, on_event=on_event)
         check_equal(undisturbed(NUM_STEPS), result, str([fault.kind for fault in faults]))
         assert left_behind(fork_server, tmp_path) == []
@@ -45,20 +49,26 @@ def kill(target, at_step, phase=""):
     return Fault(kind="SIGKILL", target=target, at_step=at_step, phase=phase)
 
 
-@pytest.mark.parametrize(("first", "second"), PHASES)
+@pytest.mark.parametrize(
+    ("first", "second"), some(PHASES, [("reduce 3", "forward"), ("agreed", "apply")])
+)
 def test_a_kill_in_every_phase(survive, first, second):
-    report = survive(kill("n3.g0", 5, first), kill("n4.g0", 14, second))
-    assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",), ("n4.g0",)]
+    faults = kill("n3.g0", 5, first), kill("n2.g0", 14, second)
+    report = survive(*faults, shape={"replicas": 2, "stages": 2}, planner=False)
+    assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",), ("n2.g0",)]
 
 
+@pytest.mark.chaos
 def test_two_kills_in_one_step(survive):
     survive(kill("n2.g0", 5, "reduce 1"), kill("n5.g0", 5, "backward"))
 
 
+@pytest.mark.chaos
 def test_a_second_kill_while_the_first_is_mended(survive):
     survive(kill("n2.g0", 5, "forward"), kill("n4.g0", 6, "forward"))
 
 
+@pytest.mark.chaos
 def test_all_replicas_but_one(survive):
     lost = [f"n{number}.g0" for number in (2, 3, 4, 5)]
     report = survive(*[kill(name, 5, "forward") for name in lost])

@@ -33,6 +33,6 @@ def test_it_survives_and_ends_equal(tmp_path):
             results.append(
                 run_job(prepare_job(own), on_event=events.append, fork_server=fork_server)
             )
-    proof = prove(*results, events)
+    proof = prove(*results, events, 0)
     assert (proof.faults, proof.steps_lost, proof.tokens_lost) == (len(config.faults), 0, 0)
     assert max(proof.loss_difference, proof.parameter_difference) <= TOLERANCE, proof

@@ -4,6 +4,8 @@ A group of tensor ranks shrinks, a stage moves to another worker, a group grows.
 and the coordinator are killed meanwhile; the run equals the undisturbed one.
 """
 
+from itertools import product
+
 import msgspec
 import pytest
 
@@ -14,8 +16,9 @@ from holdfast.runtime.config.model_source import model_units
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import make_job, prepare_job
-from support.chaos import check_equal, left_behind, make_config
+from support.chaos import check_equal, left_behind, make_config, without_planner
 from support.engine_plans import make_plan, make_stage
+from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -67,6 +70,7 @@ def survive(fork_server, undisturbed, tmp_path):
 
     def run(name, *faults):
         config = make_config({}, NUM_STEPS, str(tmp_path / "run"), faults=faults)
+        config = without_planner(config)
         before, after = plans(model_units(config))[name]
         job = make_job(config, [Planned(0, before), Planned(AT_STEP, after)])
         result = run_job(job, fork_server=fork_server)
@@ -84,20 +88,29 @@ def kill(target, phase, at_step=AT_STEP):
 CHANGES = ("shrink", "stage move", "growth")
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("phase", ["switch", "entered"])
+@pytest.mark.parametrize(
+    ("change", "phase"),
+    some(
+        product(CHANGES, ["switch", "entered"]), [("shrink", "switch"), ("stage move", "entered")]
+    ),
+)
 def test_a_source_is_killed(survive, change, phase):
     report = survive(change, kill("n2.g0", phase))
     assert any("n2.g0" in recovery.lost for recovery in report.recoveries)
 
 
-@pytest.mark.parametrize("phase", ["join", "entered"])
-@pytest.mark.parametrize("change", ["shrink around a joiner", "stage move", "growth"])
+@pytest.mark.parametrize(
+    ("change", "phase"),
+    some(
+        product(["shrink around a joiner", "stage move", "growth"], ["join", "entered"]),
+        [("shrink around a joiner", "entered"), ("growth", "join")],
+    ),
+)
 def test_a_joiner_is_killed(survive, change, phase):
     survive(change, kill("n4.g0", phase))
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", some(CHANGES, ["stage move"]))
 def test_the_coordinator_is_killed(survive, change):
     survive(
         change,
@@ -106,7 +119,7 @@ def test_the_coordinator_is_killed(survive, change):
     )
 
 
-@pytest.mark.parametrize("phase", ["", "join", "entered"])
+@pytest.mark.parametrize("phase", some(["", "join", "entered"], [""]))
 def test_a_spare_takes_the_place_of_a_worker_that_does_not_come_back(
     fork_server, undisturbed, tmp_path, phase
 ):

@@ -21,11 +21,12 @@ from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.worker.build import make_data
 from reference.loop import Settings, train
-from support.chaos import check_equal, left_behind, make_config
+from support.chaos import check_equal, left_behind, make_config, without_planner
+from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
-NUM_STEPS = 24
+NUM_STEPS = 18
 PHASES = (
     ("reduce 2", "forward"),
     ("reduce 1", "message"),
@@ -43,13 +44,13 @@ def kills(workers, phases):
     )
 
 
-@pytest.mark.parametrize("phases", PHASES)
-def test_a_stage_that_is_held_twice(fork_server, undisturbed, tmp_path, phases):
-    faults = kills(("n1.g0", "n2.g0"), phases)
+@pytest.mark.parametrize(("first", "second"), some(PHASES, [PHASES[2], PHASES[4]]))
+def test_a_stage_that_is_held_twice(fork_server, undisturbed, tmp_path, first, second):
+    faults = kills(("n1.g0", "n2.g0"), (first, second))
     shape = {"stages": 3, "redundancy": True}
     config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), faults=faults)
-    result = run_job(prepare_job(config), fork_server=fork_server)
-    check_equal(undisturbed(NUM_STEPS), result, str(phases))
+    result = run_job(prepare_job(without_planner(config)), fork_server=fork_server)
+    check_equal(undisturbed(NUM_STEPS), result, f"{first}, {second}")
     assert [recovery.lost for recovery in result.report.recoveries] == [("n1.g0",), ("n2.g0",)]
     assert result.report.restores == ()
     assert left_behind(fork_server, tmp_path) == []
@@ -85,12 +86,12 @@ def promised(config, targets):
     return train(shape, state, batches, config.job.steps, settings)
 
 
-@pytest.mark.parametrize("phases", PHASES)
-def test_mode_fast(fork_server, tmp_path, phases):
-    faults = kills(("n3.g0", "n4.g0"), phases)
+@pytest.mark.parametrize(("first", "second"), some(PHASES, [PHASES[0], PHASES[1], PHASES[3]]))
+def test_mode_fast(fork_server, tmp_path, first, second):
+    faults = kills(("n3.g0", "n4.g0"), (first, second))
     shape = {"replicas": 3, "stages": 2}
     config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), faults=faults)
-    recovery = msgspec.structs.replace(config.recovery, mode="fast")
+    recovery = msgspec.structs.replace(config.recovery, mode="fast", plan="reroute")
     config = msgspec.structs.replace(config, recovery=recovery)
     result = run_job(prepare_job(config), fork_server=fork_server)
     targets = counted(tmp_path / "run")
@@ -99,6 +100,6 @@ def test_mode_fast(fork_server, tmp_path, phases):
     for step, loss, norm in zip(result.steps, expected.losses, expected.norms, strict=True):
         assert step.loss == pytest.approx(loss, rel=1e-9), (step.step, targets)
         assert step.norm == pytest.approx(norm, rel=1e-8), (step.step, targets)
-    if phases == ("reduce 2", "forward"):
+    if (first, second) == ("reduce 2", "forward"):
         assert any(len(target) < 6 for target in targets.values()), "something is left out"
     assert left_behind(fork_server, tmp_path) == []

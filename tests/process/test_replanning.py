@@ -25,6 +25,7 @@ from support.outside import processes
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(180)]
 
 NUM_STEPS = 60
+"""The planner is asked beside them, and its plan is entered."""
 TENSOR = {"replicas": 2, "tensor": 2}
 
 
@@ -32,11 +33,11 @@ TENSOR = {"replicas": 2, "tensor": 2}
 def survive(fork_server, undisturbed, tmp_path):
     """Runs a job to its end; it must equal the undisturbed one and leave nothing behind."""
 
-    def run(shape, fault, recovery, on_event=None):
-        config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), faults=(fault,))
+    def run(shape, fault, recovery, on_event=None, num_steps=NUM_STEPS):
+        config = make_config(shape, num_steps, str(tmp_path / "run"), faults=(fault,))
         config = msgspec.structs.replace(config, recovery=recovery)
         result = run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
-        check_equal(undisturbed(NUM_STEPS), result, fault.kind)
+        check_equal(undisturbed(num_steps), result, fault.kind)
         assert left_behind(fork_server, tmp_path) == []
         return [e for e in read_journal(tmp_path / "run" / JOURNAL) if isinstance(e, Event)]
 
@@ -69,11 +70,13 @@ def test_a_tensor_group_shrinks_instead_of_leaving_its_healthy_half_idle(survive
         replay_decision(tmp_path / "run", entered.decision, as_json=False)
 
 
+@pytest.mark.chaos
 def test_reroute_leaves_the_plan_as_it_is(survive):
     events = survive(
         TENSOR | {"devices_per_node": 4},
         Fault(kind="SIGKILL", target="n0.g1", at_step=8),
         RecoverySection(max_restarts=0, plan="reroute"),
+        num_steps=24,
     )
     assert not [event for event in events if isinstance(event, PlanConsidered)]
     assert [event.num_workers for event in events if hasattr(event, "num_workers")][-1] == 2

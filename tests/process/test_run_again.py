@@ -16,6 +16,9 @@ import pytest
 
 from holdfast.observe.events import JobEnded, JobStarted
 from holdfast.observe.journal import read_journal
+from holdfast.runtime.config.settings import read_config
+from holdfast.runtime.launch.launcher import run_job
+from holdfast.runtime.launch.prepare import prepare_job
 from support.command_runs import (
     CommandRun,
     command,
@@ -39,13 +42,14 @@ MOST_REDONE = 3
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory):
+def calm(tmp_path_factory, fork_server):
     """The same training undisturbed."""
     folder = tmp_path_factory.mktemp("calm")
-    run = CommandRun(write_job(folder, NUM_STEPS))
-    assert run.wait() == 0, end_of(run)
-    assert memory_of(run.run_dir) == []
-    return run.run_dir
+    config = read_config(write_job(folder, NUM_STEPS), [])
+    result = run_job(prepare_job(config), fork_server=fork_server)
+    assert result.report.outcome == "finished"
+    assert memory_of(folder / "run") == []
+    return folder / "run"
 
 
 def draw(source: random.Random) -> tuple[int, float]:
@@ -91,6 +95,11 @@ def run_with_kills(folder, calm, moments) -> str:
     return text
 
 
+def test_everything_is_killed(tmp_path, calm):
+    run_with_kills(tmp_path, calm, [(12, 0.03)])
+
+
+@pytest.mark.chaos
 def test_everything_is_killed_at_three_moments(tmp_path, calm):
     run_with_kills(tmp_path, calm, [(1, 0.01), (0, START_S / 2), (12, 0.03)])
 
@@ -113,6 +122,7 @@ def test_everything_is_killed_at_twenty_random_moments(tmp_path, calm, capsys):
         print(f"{num_kills} times everything was killed; steps done again: {again}")
 
 
+@pytest.mark.chaos
 def test_the_launcher_alone_is_killed(tmp_path, calm):
     """All other processes end by themselves, and their memory is there for the next run."""
     job = write_job(tmp_path, NUM_STEPS)
@@ -134,6 +144,7 @@ def test_the_launcher_alone_is_killed(tmp_path, calm):
     assert memory_of(run.run_dir) == []
 
 
+@pytest.mark.chaos
 def test_from_disk_where_memory_is_gone_and_twice_in_a_row(tmp_path, calm):
     job = write_job(tmp_path, NUM_STEPS)
     run = CommandRun(job)
@@ -150,6 +161,7 @@ def test_from_disk_where_memory_is_gone_and_twice_in_a_row(tmp_path, calm):
     same_training(run.run_dir, calm)
 
 
+@pytest.mark.chaos
 def test_the_kill_falls_into_the_first_checkpoint(tmp_path, calm):
     """Tried again in another directory until it does."""
     for number in range(8):

@@ -116,7 +116,7 @@ def check_end(run: CommandRun, moment: str) -> None:
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
-        (signal.SIGTERM, "going on"),
+        pytest.param(signal.SIGTERM, "going on", marks=pytest.mark.chaos),
         (signal.SIGHUP, "recovery"),
         (signal.SIGUSR1, "restore"),
         (signal.SIGUSR2, "start"),

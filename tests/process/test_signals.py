@@ -22,6 +22,7 @@ from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import check_equal, left_behind, make_config
 from support.failing_coordinator import WHEN, FailingLightServer
 from support.outside import processes, send, workers
+from support.sample import some
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -147,7 +148,7 @@ def survives_a_pause(fork_server, folder, calm, shape, seconds, **sections):
     assert on_event.found[0] >= 1, "the last holder of something was ended"
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", some([1, 2], [2]))
 def test_all_workers_are_paused_and_go_on(fork_server, tmp_path, calm, replicas):
     """Longer than a worker may be silent, if others were there to go on."""
     shape = {"replicas": replicas, "stages": 2}

@@ -2,6 +2,7 @@
 machine as hosts, so that no root is needed. With more of the network: tests/hosts.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -36,14 +37,16 @@ def detached(tmp_path):
     """Jobs in the background; none is left behind."""
     shared, agents = tmp_path / "shared", []
 
-    def start(unit_ms: int) -> Path:
-        place = f"dir:{shared}"
-        job = write_job(tmp_path, replicas=2, unit_ms=unit_ms)
+    def start(unit_ms: int, every: int = 0) -> Path:
+        place, before = f"dir:{shared}", steps_done(shared)
+        for agent in agents:
+            assert agent.wait(WAIT_S) == 0
+        job = write_job(tmp_path, replicas=2, unit_ms=unit_ms, every=every)
         found = holdfast("run", str(job), "--rdzv", place, "--net.address", "127.0.0.1", "--detach")
         assert found.returncode == 0, found.stderr
         assert f"holdfast attach {place}" in found.stdout
         agents.extend(start_agent(number, place, tmp_path) for number in range(2))
-        wait_for(lambda: steps_done(shared) >= 3, "step 3", WAIT_S)
+        wait_for(lambda: steps_done(shared) >= before + 3, "three steps", WAIT_S)
         return shared
 
     yield start
@@ -79,6 +82,19 @@ def test_a_job_is_watched_to_its_end(detached) -> None:
     assert f"step {STEPS}/{STEPS}" in watched.stdout or "finished" in watched.stdout
     assert happened(shared, "JobEnded")[-1].outcome == "finished"
     assert [type(event).__name__ for event in events(shared)].count("JobEnded") == 1
+
+
+def test_the_same_command_goes_on_after_a_stop(detached) -> None:
+    """Under another coordinator, from the journal at the rendezvous."""
+    shared = detached(unit_ms=10, every=1)
+    assert holdfast("stop", f"dir:{shared}").returncode == 0
+    assert holdfast("attach", f"dir:{shared}").returncode == 143
+    wait_for(lambda: living_launcher(shared) is None, "the launcher's end", WAIT_S)
+    detached(unit_ms=4, every=1)
+    assert holdfast("attach", str(shared)).returncode == 0
+    assert [event.run for event in happened(shared, "JobStarted")] == [1, 2]
+    lines = (shared / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(STEPS))
 
 
 def test_on_one_machine_a_job_is_detached_watched_and_stopped(tmp_path) -> None:

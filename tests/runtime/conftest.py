@@ -52,7 +52,7 @@ def tiny_job(tmp_path):
                 data=data or DataSection(seq_len=8, micro_batches=4),
                 parallel=parallel or ParallelSection(),
                 changes=tuple(changes),
-                recovery=recovery or RecoverySection(),
+                recovery=recovery or RecoverySection(plan="reroute"),  # no process of the planner
                 snapshot=snapshot or SnapshotSection(every=0),
                 faults=tuple(faults),
             )

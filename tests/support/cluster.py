@@ -207,6 +207,11 @@ class Store:
         self._own = self.clone()
         self.set, self.get, self.check = self._own.set, self._own.get, self._own.check
 
+    @classmethod
+    def forget(cls) -> None:
+        """The next run gets other connections."""
+        cls._clients.clear()
+
     def clone(self) -> Any:
         """Each on a connection of its own, as a blocked call blocks its connection."""
         from torch.distributed import PrefixStore, TCPStore

@@ -81,7 +81,7 @@ class ThreadLink:
         self.job, self.member = job, member
         self.newest_freeze = 0
         self.is_open = True
-        self._words: queue.Queue[WorkerMessage] = queue.Queue()
+        self._words: queue.Queue[WorkerMessage | None] = queue.Queue()
         self._call: Any = None
 
     def on_freeze(self, call: Any) -> None:
@@ -96,11 +96,21 @@ class ThreadLink:
             if self._call is not None:
                 self._call(f"round {word.round}")
 
+    def kill(self) -> None:
+        """The worker ends when it next looks for a message, whatever it is blocked in now."""
+        self.is_open = False
+        self._words.put(None)
+        if self._call is not None:
+            self._call("killed")
+
     def wait(self, timeout_s: float) -> WorkerMessage | None:
         try:
-            return self._words.get(timeout=timeout_s) if timeout_s else self._words.get_nowait()
+            word = self._words.get(timeout=timeout_s) if timeout_s else self._words.get_nowait()
         except queue.Empty:
             return None
+        if word is None:
+            raise Died
+        return word
 
     def tell(self, state: WorkerState) -> None:
         if self.is_open:
@@ -186,6 +196,7 @@ class ThreadedJob:
                 self.facts.put(StopWanted("enough"))
         for thread in self.threads.values():
             thread.join(10)
+            assert not thread.is_alive(), f"{thread.name} does not end"
         if self.errors:
             raise self.errors[0]
         self.close()
@@ -272,7 +283,7 @@ class ThreadedJob:
                     self.links[member].deliver(message)
             case Kill(member=member):
                 if member in self.links:
-                    self.links[member].is_open = False
+                    self.links[member].kill()
             case Start(member=member):
                 if member not in self.threads:
                     self._start(member)

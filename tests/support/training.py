@@ -6,6 +6,7 @@ no part of it, so one reference run (plain PyTorch, one process) serves every pl
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from holdfast.control.worker_reports import ChangeReport, Planned, StepReport
+from holdfast.engine.background import Background
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.epoch import DTYPES, TrainerConfig
 from holdfast.engine.group_keys import GroupKey
@@ -208,6 +210,22 @@ def train_worker(
     finally:
         trainer.close()
         reporter.trainer = None
+        if _still_running():
+            Store.forget()  # a group that is never made blocks its connection until its timeout
+
+
+_GIVEN_UP: set[Background[Any]] = set()
+"""Calls of earlier runs that wait for their timeout."""
+
+
+def _still_running() -> set[Background[Any]]:
+    """Calls beside a run that do not end with it."""
+    calls = {thread for thread in threading.enumerate() if isinstance(thread, Background)}
+    for call in calls - _GIVEN_UP:
+        call.join(0.5)
+    found = {call for call in calls - _GIVEN_UP if call.is_alive()}
+    _GIVEN_UP.update(found)
+    return found
 
 
 def train_when_told(

@@ -16,6 +16,10 @@ def demo(
             **_SWITCH,
         ),
     ] = False,
+    short: Annotated[
+        bool,
+        Parameter(help="A third of the steps, and only the last three of the faults.", **_SWITCH),
+    ] = False,
     json: Annotated[
         bool, Parameter(help="Print the numbers for other programs.", **_SWITCH)
     ] = False,
@@ -31,6 +35,6 @@ def demo(
         return 0
     if not json:  # at once: torch takes seconds to come
         print("The same job twice: first undisturbed ...", flush=True)
-    from holdfast.cli.demo_training import train
+    from holdfast.cli.demo_training import FULL, SHORT, train
 
-    return train(as_json=json)
+    return train(SHORT if short else FULL, as_json=json)

@@ -40,7 +40,6 @@ from holdfast.runtime.launch.launcher import RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
 
-NUM_STEPS = 84
 MICRO_BATCHES = 12
 UNIT_MS = 20.0
 """Of a block's forward pass on an emulated device."""
@@ -52,6 +51,24 @@ FAULTS = (
     Fault(kind="COORDINATOR_LOSS", at_step=64),
     Fault(kind="SIGSTOP", target="n0.g2", at_step=68),
     Fault(kind="SIGKILL", target="n1.g0", at_step=76),
+)
+
+
+class DemoScript(msgspec.Struct, frozen=True):
+    """How long it trains, and what happens meanwhile."""
+
+    num_steps: int
+    faults: tuple[Fault, ...]
+
+
+FULL = DemoScript(84, FAULTS)
+SHORT = DemoScript(
+    28,
+    (
+        Fault(kind="COORDINATOR_LOSS", at_step=6),
+        Fault(kind="SIGSTOP", target="n0.g2", at_step=9),
+        Fault(kind="SIGKILL", target="n1.g0", at_step=18),
+    ),
 )
 TITLES = {
     "SLOW": "a worker is slow",
@@ -71,6 +88,7 @@ class EqualityProof(msgspec.Struct, frozen=True, kw_only=True):
 
     faults: int
     """That really happened."""
+    faults_planned: int
     steps: int
     steps_lost: int
     tokens_lost: int
@@ -83,15 +101,15 @@ class EqualityProof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        lost = self.steps_lost or self.tokens_lost or self.faults < len(FAULTS)
+        lost = self.steps_lost or self.tokens_lost or self.faults < self.faults_planned
         return not lost and max(self.loss_difference, self.parameter_difference) <= TOLERANCE
 
 
-def demo_config(name: str, faults: tuple[Fault, ...] = ()) -> JobConfig:
+def demo_config(name: str, num_steps: int, faults: tuple[Fault, ...] = ()) -> JobConfig:
     """With faults on emulated devices, without at the speed of this machine."""
     return JobConfig(
         job=JobSection(
-            steps=NUM_STEPS, name=name, dtype="float64", verify=True, keep_final=True, threads=1
+            steps=num_steps, name=name, dtype="float64", verify=True, keep_final=True, threads=1
         ),
         model=ModelSection(num_layers=2),
         data=DataSection(rows=1, seq_len=32, micro_batches=MICRO_BATCHES),
@@ -109,18 +127,20 @@ def demo_config(name: str, faults: tuple[Fault, ...] = ()) -> JobConfig:
     )
 
 
-def train(*, as_json: bool) -> int:
+def train(script: DemoScript, *, as_json: bool) -> int:
     console = make_console()
     heard: list[Heard] = []
     with ForkServer() as fork_server:
-        calm = _run(demo_config("demo-calm"), fork_server, None if as_json else console)
+        calm = _run(
+            demo_config("demo-calm", script.num_steps), fork_server, None if as_json else console
+        )
         if not as_json:
-            words = f"... then on emulated devices, with {count(len(FAULTS), 'fault')}:"
+            words = f"... then on emulated devices, with {count(len(script.faults), 'fault')}:"
             console.print(Text(words, style="bold"))
-        disturbed = demo_config("demo", FAULTS)
+        disturbed = demo_config("demo", script.num_steps, script.faults)
         result = _run(disturbed, fork_server, None if as_json else console, heard)
     events = [h.event for h in heard]
-    proof = prove(calm, result, events)
+    proof = prove(calm, result, events, len(script.faults))
     story = _story(disturbed, heard)
     if as_json:
         print_json({"proof": proof, "throughput": story, "report": result.report})
@@ -158,7 +178,9 @@ def _run(
         return run_job(job, on_event=on_event, fork_server=fork_server)
 
 
-def prove(calm: RunResult, result: RunResult, events: list[Event]) -> EqualityProof:
+def prove(
+    calm: RunResult, result: RunResult, events: list[Event], faults_planned: int
+) -> EqualityProof:
     ours = read_final(Path(result.report.run_dir))
     theirs = read_final(Path(calm.report.run_dir))
     differences = [
@@ -168,6 +190,7 @@ def prove(calm: RunResult, result: RunResult, events: list[Event]) -> EqualityPr
     calm_losses = {step.step: step.loss or 0.0 for step in calm.steps}
     return EqualityProof(
         faults=len({(e.fault, e.target) for e in events if isinstance(e, FaultInjected)}),
+        faults_planned=faults_planned,
         steps=len(losses),
         steps_lost=len(calm_losses) - len(losses.keys() & calm_losses.keys()),
         tokens_lost=calm.report.tokens - result.report.tokens,

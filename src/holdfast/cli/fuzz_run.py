@@ -19,7 +19,7 @@ from rich.text import Text
 
 from holdfast.errors import HoldfastError
 from holdfast.sim.fuzz.campaign import Total, add_up, run_seeds
-from holdfast.sim.fuzz.run import Broken, FuzzRun
+from holdfast.sim.fuzz.run import TERMS, Broken, FuzzRun
 from holdfast.sim.fuzz.shrink import shrink
 
 MAX_TOLD = 20
@@ -94,6 +94,9 @@ def _line(broken: Broken) -> str:
 
 def _tell_shortest(broken: Broken) -> None:
     """The first failure, with as few faults as show it."""
+    if broken.promise == TERMS:
+        print("\n".join(f"    {line}" for line in broken.trace))
+        return
     found = shrink(broken)
     print(f"seed {broken.seed}, as short as it still breaks {broken.promise}:")
     print(f"  faults, until {found.plan.war_ms} ms: {', '.join(found.faults) or 'none'}")

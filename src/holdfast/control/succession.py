@@ -117,7 +117,7 @@ class Succession:
             others = f"{answers.num_reaching} of {answers.num_heard} others reach it"
             return SuccessionVerdict(takes=False, reason=f"{missing}, but {others}")
         if answers.num_by_coordinator > answers.num_heard:
-            self._not_before_ms = now_ms + self._patience_ms
+            self._not_before_ms = now_ms + self._settings.stagger_ms
             nodes = f"it hears {answers.num_by_coordinator} nodes, and this one"
             return SuccessionVerdict(
                 takes=False, reason=f"{missing}, but {nodes} hears {answers.num_heard} others"

@@ -72,6 +72,8 @@ def describe_event(event: Event) -> str:
         case CheckpointWritten():
             return f"checkpoint: {event.path} ({event.reason})"
         case WritingStopped(reason=reason):
+            if reason.startswith("the rendezvous"):
+                return f"nothing is decided for now ({reason}): training goes on"
             return f"the disk takes nothing ({reason}): training goes on, lines wait in memory"
         case WritingResumed(seconds=seconds, lines=lines):
             waited = f"{count(lines, 'line')} waited {format_seconds(seconds)}"

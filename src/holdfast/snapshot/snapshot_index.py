@@ -35,11 +35,13 @@ class SnapshotIndex:
         self._statuses: dict[tuple[str, tuple[NodeWorker, ...]], VersionStatus] = {}
         """By plan and places: whether a version is whole does not depend on its number."""
 
-    def update(self, node: str, arenas: Sequence[HeldArena]) -> None:
-        """All that a node holds by now."""
-        held = tuple(arenas)
-        if self._nodes.get(node) != held:
+    def update(self, node: str, arenas: Sequence[HeldArena]) -> bool:
+        """All that a node holds by now. Does it have an arena that it did not have?"""
+        held, before = tuple(arenas), self._nodes.get(node, ())
+        if node not in self._nodes or before != held:
             self._nodes[node], self._found = held, None
+        known = {(arena.worker, arena.plan) for arena in before}
+        return any((arena.worker, arena.plan) not in known for arena in held)
 
     def remove(self, node: str) -> None:
         self._nodes.pop(node, None)

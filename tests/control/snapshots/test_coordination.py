@@ -162,6 +162,17 @@ def test_where_copies_are_made_what_is_held_for_them_is_offered():
     assert scene.sent(Persist)[1:] == [Persist(version=V2)]
 
 
+def test_a_node_that_had_no_room_for_copies_is_asked_again():
+    """It kept silent: its worker had not asked for its arenas yet."""
+    scene, digest = Scene(STAGES).hold(V1), plan_digest(STAGES)
+    first, *_, last = STAGES.workers
+    held = (HeldArena(first, digest, (V1,)), HeldArena(last, digest, ()))
+    for _ in range(2):
+        scene.effects += scene.snapshots.update(node_of(first), held)
+        scene.effects += scene.snapshots.look()
+        assert scene.sent(Copy) == 2 * [Copy(version=V1, plan=digest)]
+
+
 def test_the_end_waits_for_the_last_checkpoint(scene):
     (asked,) = scene.snapshots.persist_last("the job stops")
     assert asked == ToNode("n0", Persist(version=V3, demand="the job stops"))

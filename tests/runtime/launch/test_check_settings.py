@@ -2,7 +2,12 @@ import msgspec
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.config.job_file import JobConfig, JobSection, SnapshotSection
+from holdfast.runtime.config.job_file import (
+    JobConfig,
+    JobSection,
+    ModelSection,
+    SnapshotSection,
+)
 from holdfast.runtime.launch.check_settings import check_settings
 
 PLAIN = JobConfig(job=JobSection(steps=1))
@@ -51,3 +56,10 @@ def test_a_checkpoint_of_no_run():
     config = msgspec.structs.replace(PLAIN, snapshot=SnapshotSection(load_step=3))
     with pytest.raises(HoldfastError, match=r"load_step = 3 needs job\.resume"):
         check_settings(config)
+
+
+def test_only_our_own_models_are_compiled():
+    job = JobSection(steps=1, compile=True)
+    check_settings(JobConfig(job=job))
+    with pytest.raises(HoldfastError, match=r"job.compile = true is for our Llamas, .* 'a/folder'"):
+        check_settings(JobConfig(job=job, model=ModelSection(hf="a/folder")))

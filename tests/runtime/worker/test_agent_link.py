@@ -1,7 +1,9 @@
 import socket
 import threading
 
+import msgspec
 import pytest
+import torch
 
 from holdfast.control.effects import Leave, Stop, Void
 from holdfast.control.order import Freeze, FullPlan, Order
@@ -9,8 +11,10 @@ from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.engine.measure import Stopwatch
+from holdfast.engine.state import Slice
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.frames import BY_WORKER, FROM_WORKER, Channel
+from holdfast.runtime.wire.host_messages import PeerAccess
 from holdfast.runtime.wire.messages import Assignment, FaultMessage, Finished, Measured
 from holdfast.runtime.worker.agent_link import WorkerLink
 
@@ -122,3 +126,34 @@ def test_reports_and_the_end(ends):
     finished = agent.receive()
     assert isinstance(finished, Finished)
     assert (finished.next_step, finished.staging_bytes) == (9, 7)
+
+
+@pytest.fixture
+def away(ends, tmp_path, monkeypatch):
+    """The shared directory of a job that hosts join is not there when the worker has finished."""
+    link, agent = ends
+    monkeypatch.setattr("holdfast.runtime.worker.agent_link.TRY_AGAIN_S", 0.01)
+    link._assignment = msgspec.structs.replace(
+        link._assignment,
+        final_dir=str(tmp_path / "shared" / "final.part"),
+        access=PeerAccess(node="n0", secret="", peers={}),
+    )
+    value = torch.nn.Parameter(torch.ones(2))
+    link.trainer.slices = {"w": Slice("w", ((0, 2),), value, {})}
+    finishing = threading.Thread(target=link.finished, args=(9,))
+    finishing.start()
+    yield agent
+    finishing.join(20)
+    assert not finishing.is_alive()
+
+
+def test_a_shared_directory_that_is_away_at_the_end_is_waited_for(away, tmp_path):
+    assert not (tmp_path / "shared").exists()  # it is not made anew in its place
+    (tmp_path / "shared").mkdir()
+    finished = away.receive()
+    assert (finished.final_error, finished.final_bytes > 0) == ("", True)
+
+
+def test_a_freeze_does_not_wait_for_it(away):
+    away.send(Freeze(round=7, reason="a worker is lost"))
+    assert "is not whole" in away.receive().final_error

@@ -39,4 +39,5 @@ def test_profiles_differ():
     profiles = [draw_profile(Random(seed)) for seed in range(200)]
     assert any(profile.only_coordinator for profile in profiles)
     assert {kind for profile in profiles for kind in profile.kinds} == set(KINDS)
-    assert set(STRIKES) == {*KINDS, "superseded"}  # which is drawn apart
+    drawn_apart = {"superseded", "superseded unseen"}
+    assert set(STRIKES) == {*KINDS, *drawn_apart}

@@ -3,6 +3,7 @@
 from random import Random
 
 import msgspec
+import pytest
 
 from holdfast.control.effects import Record
 from holdfast.sim.fuzz.faults import draw_replacements
@@ -10,13 +11,20 @@ from holdfast.sim.fuzz.replaced import ReplacedCoordinator
 from holdfast.sim.fuzz.run import draw_run, run_plan
 from support.fuzz_worlds import at_version, make
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(40)
 
 
 def run_with_replacements(seed: int):
     """Several in every run, whatever else goes wrong in it."""
     plan, rng = draw_run(seed), Random(seed)
-    more = [fault for _ in range(12) for fault in draw_replacements(rng, plan.war_ms)]
+    only = plan.only_coordinator
+    more = [
+        fault
+        for _ in range(12)
+        for fault in draw_replacements(rng, plan.war_ms, only_coordinator=only)
+    ]
     return run_plan(seed, msgspec.structs.replace(plan, faults=(*plan.faults, *more)))
 
 

@@ -91,8 +91,10 @@ class SnapshotCoordination:
         self, node: str, arenas: Sequence[HeldArena], costs: Mapping[str, CopyCost] | None = None
     ) -> list[Effect]:
         """All that a node holds by now; what copies of its workers came to."""
-        if self._index is not None:
-            self._index.update(node, arenas)
+        if self._index is not None and self._copies is not None:
+            if self._index.update(node, arenas):
+                # It may have had no room for copies when they were asked for, and kept silent.
+                self._copies.begin_again()
             self.is_changed = True
         return self._spent(costs or {})
 

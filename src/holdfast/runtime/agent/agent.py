@@ -166,11 +166,13 @@ class Agent:
     # The coordinator.
 
     async def _keep_connected(self) -> None:
-        wait_s = FIRST_WAIT_S
+        loop, wait_s = asyncio.get_running_loop(), FIRST_WAIT_S
         while True:
             if await self._connect():
-                wait_s = FIRST_WAIT_S
+                began_s = loop.time()
                 await self._lost.wait()
+                if loop.time() - began_s > LAST_WAIT_S:  # it was not sent away at once
+                    wait_s = FIRST_WAIT_S
             self._finder.lost()
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LAST_WAIT_S)

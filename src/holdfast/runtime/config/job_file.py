@@ -316,7 +316,8 @@ class SnapshotSection(Section, frozen=True, kw_only=True):
     """
     placement: CopyPlacement = "bubbles"
     """When state is copied: "bubbles" = in the waits that the timeline of the current plan, with
-    the times measured in this job, has as bubbles; "waits" = in any wait; "after_step" = at once,
+    the times measured in this job, has as bubbles, and from a GPU whose worker is alone beside
+    its computations; "waits" = in any wait; "after_step" = at once,
     while training waits for it (to compare with).
     """
     mode: SnapshotMode = "full"

@@ -49,6 +49,8 @@ _LOG = logging.getLogger(__name__)
 PROBE_S = 1.0
 LIFE_S = 1.0
 """Between two signs of life."""
+HEARD_S = 1.0
+"""A node that says nothing for so long is not heard: a connection takes longer to notice a cut."""
 KEEP_S = 0.25
 """How often it looks at what the watch has seen."""
 DOUBT_S = 1.5
@@ -72,6 +74,8 @@ class JobHosts:
         self._is_in_doubt = False
         self._shown_s, self._num_signs = 0.0, 0
         self._has_gathered = asyncio.Event()
+        self._heard: dict[str, float] = {}
+        self._heartbeat_s = spec.config.recovery.heartbeat_ms / 1000
         self._greeted: dict[str, None] = {}
         """Nodes whose agents have come while hosts still gathered."""
         self._peers: dict[str, Serving] = {}
@@ -104,9 +108,10 @@ class JobHosts:
         seen_s = loop.time()
         while True:
             view = self._watch.view
-            self.journal.out_of_reach = view.trouble
-            if trouble := self._superseded():
-                end(trouble)
+            trouble = view.trouble
+            self.journal.out_of_reach = trouble and f"the rendezvous is out of reach: {trouble}"
+            if superseded := self._superseded():
+                end(superseded)
             elif view.outcome:
                 _LOG.warning("the run is over, as the rendezvous says: %s", view.outcome)
                 end(None)
@@ -121,10 +126,15 @@ class JobHosts:
         if self._watch.view.trouble or loop.time() - self._shown_s < LIFE_S:
             return
         self._shown_s, self._num_signs = loop.time(), self._num_signs + 1
-        num_nodes = len(self._dispatch.nodes)
+        now, within_s = loop.time(), max(HEARD_S, 5 * self._heartbeat_s)
+        num_nodes = sum(now - heard < within_s for heard in self._heard.values())
         life = SignOfLife(term=self.term, count=self._num_signs, num_nodes=num_nodes)
         with suppress(OSError):
             self._rendezvous.put(ALIVE, msgspec.json.encode(life))
+
+    def heard(self, node: str) -> None:
+        """Its agent has said something."""
+        self._heard[node] = asyncio.get_running_loop().time()
 
     def _superseded(self) -> Superseded | None:
         newest = self._watch.view.newest

@@ -296,6 +296,8 @@ class CoordinatorServer:
             self._on_agent(connection, message)
 
     def _on_agent(self, connection: ServerConnection, message: object) -> None:
+        if self._hosts is not None:
+            self._hosts.heard(connection.name)
         match message:
             case Serving() if self._hosts is not None:
                 self._hosts.introduce(connection, message)

@@ -28,14 +28,17 @@ from holdfast.runtime.record.final_parts import SUFFIX, epoch_folder
 def write_final(
     folder: str, worker: str, epoch: int, next_step: int, slices: Mapping[str, Slice]
 ) -> int:
-    """Write what a worker holds below `folder`, all of it or nothing; the size of the file."""
+    """Write what a worker holds below `folder`, all of it or nothing; the size of the file. The run
+    directory has to be there: one that is shared may be away for a while.
+    """
     tensors = {
         slice_key(name, piece.box, kind): piece.whole(kind).cpu().contiguous()
         for name, piece in slices.items()
         for kind in piece.kinds
     }
     path = epoch_folder(Path(folder), epoch) / f"{worker}{SUFFIX}"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for made in (Path(folder), path.parent):
+        made.mkdir(exist_ok=True)
     partial = path.with_suffix(".part")
     try:
         save_file(tensors, partial, {"epoch": str(epoch), "next_step": str(next_step)})

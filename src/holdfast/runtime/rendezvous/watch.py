@@ -21,7 +21,7 @@ from holdfast.runtime.rendezvous.rendezvous import (
 )
 
 LOOK_S = 0.5
-LIFE_S = 3.0
+LIFE_S = 2.0
 """A sign of life that is older says nothing."""
 SILENT_S = 2.0
 """Without an answer for so long it counts as out of reach."""

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from safetensors import SafetensorError
@@ -20,6 +20,7 @@ from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.engine.measure import Probe, Sample, make_profile, unit_costs
 from holdfast.engine.probe_work import time_probe
+from holdfast.engine.state import Slice
 from holdfast.engine.trainer import Trainer
 from holdfast.errors import InternalError
 from holdfast.plan.plan import Plan
@@ -48,6 +49,9 @@ from holdfast.snapshot.memory.node_arenas import Layouts, pack_layouts
 
 WARM_UP_STEPS = 2
 """Of every epoch; left out of what is measured."""
+AWAY_S = 300.0
+"""How long a shared run directory may be away at the end of a job."""
+TRY_AGAIN_S = 0.5
 
 
 class WorkerLink:
@@ -179,15 +183,7 @@ class WorkerLink:
         self.send_measured(probe=is_end)
         final_bytes, final_error = 0, ""
         if assignment.final_dir and trainer.slices:
-            try:
-                final_bytes = write_final(
-                    assignment.final_dir, assignment.worker, self._epoch, next_step, trainer.slices
-                )
-            except (
-                OSError,
-                SafetensorError,
-            ) as error:  # all steps are done
-                final_error = f"{assignment.final_dir} is not whole: {error}"
+            final_bytes, final_error = self._write_final(next_step, trainer.slices)
         self._channel.send(
             Finished(
                 epoch=self._epoch,
@@ -200,6 +196,23 @@ class WorkerLink:
                 eval_s=eval_s,
             )
         )
+
+    def _write_final(self, next_step: int, slices: Mapping[str, Slice]) -> tuple[int, str]:
+        """The size, or why it is not written: all steps are done, and nothing ends for that. Where
+        hosts share the directory, it may be away for a while: it is tried again, until a freeze
+        asks for this worker.
+        """
+        assignment = self._assignment
+        folder, worker = assignment.final_dir, assignment.worker
+        deadline = time.monotonic() + (AWAY_S if assignment.access is not None else 0.0)
+        while True:
+            try:
+                return write_final(folder, worker, self._epoch, next_step, slices), ""
+            except (OSError, SafetensorError) as error:
+                is_wanted = self.newest_freeze > self._epoch
+                if is_wanted or time.monotonic() >= deadline:
+                    return 0, f"{folder} is not whole: {error}"
+            time.sleep(TRY_AGAIN_S)
 
     # Times.
 

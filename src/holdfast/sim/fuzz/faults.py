@@ -99,14 +99,17 @@ def draw_faults(rng: Random, profile: FaultMix, until_ms: int) -> tuple[DrawnFau
     )
 
 
-def draw_replacements(rng: Random, until_ms: int) -> tuple[DrawnFault, ...]:
-    """In some runs the coordinator is replaced while it lives."""
+def draw_replacements(
+    rng: Random, until_ms: int, *, only_coordinator: bool
+) -> tuple[DrawnFault, ...]:
+    """In some runs the coordinator is replaced while it lives; `only_coordinator`: no agent is cut
+    off from the rendezvous meanwhile.
+    """
     if rng.random() > REPLACED:
         return ()
+    kind = "superseded" if only_coordinator else "superseded unseen"
     times = [rng.randint(60, until_ms) for _ in range(rng.randint(1, 3))]
-    return tuple(
-        DrawnFault(kind="superseded", seed=rng.getrandbits(48), at_ms=at_ms) for at_ms in times
-    )
+    return tuple(DrawnFault(kind=kind, seed=rng.getrandbits(48), at_ms=at_ms) for at_ms in times)
 
 
 def _draw(rng: Random, kind: str, profile: FaultMix, until_ms: int) -> DrawnFault:

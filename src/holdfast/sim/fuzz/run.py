@@ -30,11 +30,13 @@ from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.promises.run_log import CompleteRunLog
 from holdfast.sim.fuzz.promises.same_updates import SameUpdates
 from holdfast.sim.fuzz.shapes import JobShape, draw_shape
+from holdfast.sim.fuzz.terms import run_terms
 from holdfast.sim.fuzz.world import World, WorldDelays
 
 LONG_WARS = 0.08
 """How many runs are long: faults that lie far apart, many versions, old histories."""
 STEPS_IN_PEACE = 3
+TERMS = "P8, terms"
 POLICIES: list[Literal["auto", "reroute", "off"]] = ["auto", "auto", "auto", "reroute", "off"]
 REPLANNING = 0x9E3779B9
 """Draws about the planner are apart from all others."""
@@ -111,7 +113,9 @@ def draw_run(seed: int) -> RunPlan:
     )
     war_ms = rng.randint(600, 1500) if rng.random() < LONG_WARS else rng.randint(200, 550)
     faults = draw_faults(rng, profile, war_ms)
-    faults += draw_replacements(Random(seed ^ REPLACING), war_ms)
+    faults += draw_replacements(
+        Random(seed ^ REPLACING), war_ms, only_coordinator=profile.only_coordinator
+    )
     return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator)
 
 
@@ -130,7 +134,13 @@ def _replanning(rng: Random) -> ReplanSettings:
 
 
 def run_seed(seed: int) -> FuzzRun:
-    return run_plan(seed, draw_run(seed))
+    """A job; and, apart from it, who coordinates one on several hosts."""
+    job, terms = run_plan(seed, draw_run(seed)), run_terms(seed)
+    coverage = dict(sorted({**job.coverage, **terms.coverage}.items()))
+    broken = job.broken
+    if broken is None and terms.broken:
+        broken = Broken(seed, TERMS, terms.broken, terms.trace)
+    return msgspec.structs.replace(job, coverage=coverage, broken=broken)
 
 
 def run_plan(seed: int, plan: RunPlan, *, extra: tuple[Checker, ...] = ()) -> FuzzRun:

@@ -72,10 +72,19 @@ def _replace_coordinator(world: "World", rng: Random) -> None:
 
 
 def _supersede_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
-    """Some agents do not see its successor for a while, and obey the one that they know."""
+    """Some agents see its successor a moment later, and obey the one that they know."""
+    _supersede(world, rng, 150)
+
+
+def _supersede_unseen(world: "World", rng: Random, _: "Worker | None") -> None:
+    """So late that the successor may give them up: they are cut off from the rendezvous, too."""
+    _supersede(world, rng, 600)
+
+
+def _supersede(world: "World", rng: Random, most_ms: int) -> None:
     keeps = {node: None for node in world.agents if rng.random() < 0.5}
     world.office.replace(keeps)
-    world.clock.after(rng.randint(20, 600), world.office.end_replaced)
+    world.clock.after(rng.randint(20, most_ms), world.office.end_replaced)
 
 
 def _fail_disk(world: "World", rng: Random, _: "Worker | None") -> None:
@@ -283,6 +292,7 @@ STRIKES: dict[str, Strike] = {
     "node": _crash_node,
     "coordinator": _crash_coordinator,
     "superseded": _supersede_coordinator,
+    "superseded unseen": _supersede_unseen,
     "disk": _fail_disk,
     "cut off": _cut_off,
     "reconnect": _reconnect,

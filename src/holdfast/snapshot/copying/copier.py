@@ -46,6 +46,11 @@ SHALLOW, DEEP = 3, 10**6
 none does, so that the bus never stands idle because a thread is late.
 """
 
+BESIDE = 8
+"""The same beside computations: enough for the full rate, and the thread that launches kernels is
+not kept waiting while hundreds are handed over.
+"""
+
 _POLL_S = 0.0002
 _DRAIN_S = 60.0
 _RECENT = 10

@@ -6,11 +6,13 @@ version after it is there; until then the arenas of the plan before are what the
 In which waits copies run is chosen by the timeline of the plan (`copy_waits.py`). Whatever goes
 wrong here ends the snapshots of this epoch, with a line in the log, and never the training.
 
-From a device, too, copies go only into waits. Beside computations they would slow these down, where
-the limit on their cost cannot see it.
+From a device, a worker that is alone copies beside its computations: it has no waits, and nothing
+else wants the bus. What that slows down is measured (`snapshot/beside.py`) and counts as a wait.
+Among others, copies go only into waits, on a device, too.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from math import inf
@@ -23,10 +25,11 @@ from torch import Tensor
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.workers import node_of
-from holdfast.snapshot.arena_plan import ArenaPlan, SnapshotOptions, plan_arenas
+from holdfast.snapshot.arena_plan import ArenaPlan, CopyPlacement, SnapshotOptions, plan_arenas
+from holdfast.snapshot.beside import BesideCost
 from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.copying.background import in_background
-from holdfast.snapshot.copying.copier import Copier, CopyReport
+from holdfast.snapshot.copying.copier import BESIDE, Copier, CopyReport
 from holdfast.snapshot.copying.copy_waits import CopyWaits
 from holdfast.snapshot.copying.gaps import Stalls
 from holdfast.snapshot.copying.light_copier import EARLIEST, LightCopier
@@ -85,6 +88,13 @@ class _Teller:
         return True
 
 
+def copies_beside(device: torch.device, placement: CopyPlacement, plan: Plan) -> bool:
+    """A device copies while it computes; a worker alone has no message that wants the bus, and no
+    kernel that waits for another worker while memory is registered.
+    """
+    return device.type == "cuda" and placement == "bubbles" and len(plan.workers) == 1
+
+
 class WorkerSnapshots:
     """(Gaps) Told by the interpreter when it waits and when state changes."""
 
@@ -117,6 +127,9 @@ class WorkerSnapshots:
         self._waits = CopyWaits(worker)
         self._stalls = Stalls()
         """For copies of the version that is under way."""
+        self._beside: BesideCost | None = None
+        """Of a worker that copies beside its computations."""
+        self._stepped_at, self._is_copying = 0.0, False
 
     # Epochs.
 
@@ -128,6 +141,8 @@ class WorkerSnapshots:
         """
         self.leave()
         self._plan, self._slices, self._since = plan, slices, since
+        is_beside = copies_beside(self._device, self.options.placement, plan)
+        self._beside = BesideCost() if is_beside else None
 
         def ask() -> ArenaPlan:
             found = plan_arenas(plan, self.options)
@@ -248,11 +263,11 @@ class WorkerSnapshots:
     # Gaps.
 
     def waiting(self, key: SpanKey) -> None:
-        if self._copier is not None and self._waits.allows(key):
+        if self._copier is not None and self._beside is None and self._waits.allows(key):
             self._copier.open()
 
     def going_on(self) -> None:
-        if self._copier is not None:
+        if self._copier is not None and self._beside is None:
             self._copier.close()
 
     def sending(self) -> None:
@@ -267,6 +282,10 @@ class WorkerSnapshots:
             self._try(lambda: self._stalls.finish(copier))
 
     def applied(self, step: int) -> None:
+        now, before = time.perf_counter(), self._stepped_at
+        if self._beside is not None and self._copier is not None and before:
+            self._beside.stepped(now - before, copied=self._is_copying)
+        self._stepped_at, self._is_copying = now, False
         if self._planning is not None:
             self._try(lambda: self._begin(step))
 
@@ -277,6 +296,8 @@ class WorkerSnapshots:
             self._waits.look(self._copier.rate)
         every = max(self._every, self._wanted_every)
         if self._copier is None or self._arena is None or step % every:
+            return
+        if self._beside is not None and self._beside.wants_none(step):
             return
         version = self._current()
         assert version is not None
@@ -289,6 +310,9 @@ class WorkerSnapshots:
                 self._copier.begin_update(version, sources, self._num_updates())
             else:
                 self._copier.begin(version, self._sources)
+            if self._beside is not None:
+                self._is_copying = True
+                self._copier.open(ahead=BESIDE)
             if self.options.placement == "after_step":
                 self._stalls.finish(self._copier)
 
@@ -304,7 +328,8 @@ class WorkerSnapshots:
     def _note_wait(self) -> None:
         """The version before is done: what it has cost is told with this one."""
         if self._teller is not None:
-            self._teller.wait_s = self._stalls.seconds
+            slower_s = self._beside.seconds if self._beside is not None else 0.0
+            self._teller.wait_s = self._stalls.seconds + slower_s
         self._stalls.clear()
 
     def _try(self, call: Callable[[], object]) -> None:
@@ -321,7 +346,7 @@ class WorkerSnapshots:
         if self._copier is None or self._arena is None or version is None:
             return
         if self._arena.slot(version) is None:
-            self._every = self._wanted_every = 1
+            self._every, self._wanted_every, self._beside = 1, 1, None
             self.applied(version.step)
             self._seal()
 

@@ -1,0 +1,117 @@
+"""A job on a GPU that keeps a snapshot of every step: what does it cost?
+
+A job of one worker trains a Llama of 1.1 billion parameters in mixed precision, compiled, and keeps
+its masters and moments (13 GB) after every step, copied beside its computations, with the job's
+usual limit on their cost (`snapshot.max_cost`). It takes turns with the same job without snapshots,
+both started by `holdfast run`.
+
+Goals: the upper bound of the median time of a step at most 1.01 of none, plus the A/A band; and a
+version of every step: the limit on the cost has not made them rarer. Printed beside it: bytes per
+second, the share that was copied beside computation, what training waited for.
+
+Without a GPU it says so and exits with 0.
+"""
+
+import argparse
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+
+from _common import Goal, compare, finish, interleave, parse_args, print_table
+from _plain_llama import Work
+from _turns import Turn, start_job
+from gpu_speed import MICRO_BATCHES, SEQ_LEN, SHAPES, make_config
+from holdfast.observe.run_directory import METRICS
+from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.snapshot.beside import NUM_TRIALS
+
+ROUNDS, QUICK_ROUNDS = 10, 6
+BLOCK = 4
+"""Steps of a turn: most of them do not wait for it."""
+MAX_START_BLOCKS = 20
+"""Until memory for snapshots is there, and the trials are over."""
+
+
+def lines_of(run_dir: str) -> list[dict[str, Any]]:
+    whole, _, _ = (Path(run_dir) / METRICS).read_bytes().rpartition(b"\n")
+    return [msgspec.json.decode(line) for line in whole.splitlines()]
+
+
+def start_copying(turn: Turn, run_dir: str) -> int:
+    """Blocks until copies run in every step; how many there were."""
+    for blocks in range(1, MAX_START_BLOCKS):
+        turn.block()
+        copied = [line for line in lines_of(run_dir) if line.get("copied_bytes")]
+        if len(copied) > 2 * NUM_TRIALS:
+            return blocks
+    raise RuntimeError(f"no snapshots in {MAX_START_BLOCKS} blocks:\n{turn.last_lines()}")
+
+
+def measure(work: Work, rounds: int, folder: Path) -> tuple[dict[str, list[float]], list[Any], int]:
+    with ExitStack() as stack:
+        memory = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        turns = {name: Turn(name, folder) for name in ("none", "snapshots")}
+        for turn in turns.values():
+            stack.callback(turn.close)
+        blocks = {"none": 2 * (1 + rounds), "snapshots": MAX_START_BLOCKS + 1 + rounds}
+        configs = {n: make_config(work, turns[n], folder, blocks[n]) for n in turns}
+        kept = SnapshotSection(every=1, persist_every_s=0, memory_folder=memory)
+        configs["snapshots"] = msgspec.structs.replace(configs["snapshots"], snapshot=kept)
+        for name, turn in turns.items():
+            start_job(turn, configs[name])
+        for turn in turns.values():
+            turn.wait_ready()
+        run_dir = configs["snapshots"].job.run_dir
+        started = start_copying(turns["snapshots"], run_dir)
+        variants = {name: turn.block for name, turn in turns.items()}
+        variants["none again"] = turns["none"].block
+        seconds = interleave(variants, rounds)
+        found = lines_of(run_dir)[(started + 1) * work.block :]
+    return seconds, found, started
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=0)
+
+
+def main() -> None:
+    args = parse_args(__doc__, extend=add_arguments)
+    if not torch.cuda.is_available():
+        print("torch finds no GPU here: nothing was measured")
+        return
+    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
+    work = Work(SHAPES["1.1B"], SEQ_LEN, 2, MICRO_BATCHES, is_mixed=True, block=BLOCK)
+    with tempfile.TemporaryDirectory(prefix="snapshots") as folder:
+        seconds, lines, started = measure(work, rounds, Path(folder))
+    ratio = compare(seconds["snapshots"], seconds["none"])
+    band = compare(seconds["none again"], seconds["none"])
+    width = max(abs(band.high - 1), abs(band.low - 1))
+    copied = [line for line in lines if line.get("copied_bytes")]
+    total = sum(line["copied_bytes"] for line in copied)
+    row = {
+        "step s": median(seconds["none"]) / BLOCK,
+        "ratio": ratio.median,
+        "low": ratio.low,
+        "high": ratio.high,
+        "A/A band": width,
+        "GB a version": total / 1e9 / max(1, len(copied)),
+        "versions a step": len(copied) / max(1, len(lines)),
+        "beside": sum(line.get("copied_in_bubbles", 0) for line in copied) / max(1, total),
+        "wait ms": 1e3 * max((line.get("copy_wait_s", 0.0) for line in copied), default=0.0),
+        "steps to start": started * BLOCK,
+    }
+    print_table("A snapshot of every step of a job, 1.1 billion parameters", [row])
+    goals = [
+        Goal("step time / none", ratio.high, 1.01 + width),
+        Goal("versions a step", float(row["versions a step"]), 0.99, at_most=False),
+    ]
+    finish(goals, args.json, {"row": row})
+
+
+if __name__ == "__main__":
+    main()
