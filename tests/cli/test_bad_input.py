@@ -38,6 +38,7 @@ def settings() -> list[tuple[str, str]]:
         "job.run_dir": "'a.txt' '/proc/nowhere' 3 \"\\u0000\"",
         "job.resume": "'no-run' 'a.txt'",
         "job.tls_cert": "'a.txt' 'none.pem'",
+        "job.compile": "'yes' 1",
         "job.verify": "'yes' 1",
         "job.spares": "-1 5000 1.5",
         "job.signals": "'stop' {SIGTERM='sleep'} {SIGKILL='stop'} 3",

@@ -18,6 +18,7 @@ def make_request(**fields: object) -> SubmitRequest:
     known = {
         "name": "big",
         "num_nodes": 4,
+        "devices_per_node": 1,
         "program": ("python", "-m", "holdfast"),
         "job_file": "/home/a b/job.toml",
         "folder": "/home/a b",

@@ -205,14 +205,16 @@ class LiveGroup:
     def wake(self, reason: str) -> None:
         """End every blocked operation of this group, here and at its peers."""
         self.refuse(reason)
-        if self._connection is not None:
-            self._connection.break_off()
+        connection = self._connection  # the worker's own thread may close the group meanwhile
+        if connection is not None:
+            connection.break_off()
             self._woken_at = self._woken_at or time.monotonic()
 
     def wait_broken_off(self) -> None:
         """After `wake`: until nothing of it is under way."""
-        if self._connection is not None:
-            self._connection.wait_broken_off()
+        connection = self._connection
+        if connection is not None:
+            connection.wait_broken_off()
 
     def close(self) -> None:
         """Give back sockets and threads. Takes as long as any operation that is still under way."""

@@ -24,7 +24,7 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the plan."""
     num_spare_hosts: int = 0
     """Hosts beyond those: each waits and takes the place of one that is lost."""
-    devices_per_node: int = 1
+    devices_per_node: int
     is_cuda: bool = False
     program: tuple[str, ...]
     """The `holdfast` command, as it is called on a host."""

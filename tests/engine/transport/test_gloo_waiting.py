@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from holdfast.engine.groups import GroupBroken
+from holdfast.engine.transport.gloo import GlooConnection
 from holdfast.engine.transport.gloo_waiting import outcome, wait_for_collective, wait_for_message
 from support.live_groups import crew
 
@@ -73,6 +74,27 @@ def test_what_is_left_behind_keeps_its_group_until_it_ends(wait):
     assert not is_gone.is_set()
     work.may_end.set()
     assert is_gone.wait(10)
+
+
+class _ClosedMeanwhile:
+    """A process group that another thread closes while it is broken off."""
+
+    def __init__(self) -> None:
+        self.connection = GlooConnection(self, 0, 3)
+        self.asked: list[int] = []
+
+    def recv(self, tensors, peer, tag):
+        self.asked.append(peer)
+        self.connection.close()
+        raise RuntimeError("Connection closed by peer")
+
+
+def test_a_group_may_be_closed_while_it_is_broken_off():
+    group = _ClosedMeanwhile()
+    group.connection.break_off()
+    assert group.asked == [1, 2]
+    group.connection.break_off()  # it is closed by now
+    assert group.asked == [1, 2]
 
 
 @pytest.mark.parametrize("survivor", PAIR, ids=["the sender lives", "the receiver lives"])

@@ -89,12 +89,16 @@ class GlooConnection:
 
     def break_off(self) -> None:
         """A receive that times out closes all connections. One from a peer whose connection has
-        ended already does not: it fails at once, and the next peer is tried.
+        ended already does not: it fails at once, and the next peer is tried. Another thread may
+        close the group meanwhile.
         """
+        process_group = self._process_group
+        if process_group is None:
+            return
         for distance in range(1, self._size):
             peer = (self._rank + distance) % self._size
             try:
-                knock = self._process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
+                knock = process_group.recv([torch.empty(1)], peer, _WAKE_TAG)
                 knock.wait(timedelta(milliseconds=1))
             except RuntimeError as error:
                 if MESSAGE_TIMED_OUT in str(error):
