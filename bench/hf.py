@@ -206,7 +206,7 @@ def goals_of(costs: dict[str, list[Cost]]) -> tuple[list[Goal], dict[str, object
 
 def main() -> None:
     args = parse_args(__doc__)
-    layers, dim, rounds, steps = (2, 128, 6, 6) if args.quick else (4, 256, 12, 10)
+    layers, dim, rounds, steps = (2, 128, 6, 6) if args.quick else (4, 256, 8, 40)
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as place, ForkServer(preload=MODULES) as fork_server:
         fork_server.wait_until_warm()
