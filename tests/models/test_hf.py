@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from holdfast.engine.unit_module import local_box
 from holdfast.errors import HoldfastError
 from holdfast.models.hf import hf_model, model_of_config
 from holdfast.models.hf_cut import find_cut
+from holdfast.models.hf_direct import find_direct
+from holdfast.models.tracing import shapes_only
 from support.hf_jobs import worst_gradient
 from support.hf_models import save_tiny, tiny_config
 
@@ -47,6 +49,34 @@ def test_a_model_is_cut_where_its_layers_are():
     assert cut.after == {"transformer.ln_f", "lm_head"}
     with pytest.raises(HoldfastError, match="0 lists of 3 layers were found"):
         find_cut(lambda: AutoModelForCausalLM.from_config(tiny_config("gpt2")), 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "embed", "head"),
+    [
+        ("qwen3", {}, ("model.embed_tokens",), ("model.norm", "lm_head")),
+        ("gemma", {}, (), ("model.norm", "lm_head")),  # scales what its embedding returns
+        ("cohere", {}, ("model.embed_tokens",), ()),  # scales its logits
+        ("phi", {"embd_pdrop": 0.1}, (), ("model.final_layernorm", "lm_head")),
+    ],
+)
+def test_modules_in_a_row_are_told_from_more_than_that(kind, changes, embed, head):
+    config = tiny_config(kind, **changes)
+    cut = find_cut(lambda: AutoModelForCausalLM.from_config(config).train(), 2)
+    with shapes_only():
+        assert find_direct(cut) == (embed, head)
+
+
+def test_a_conversion_that_float32_hides_is_more_than_modules():
+    class Converting(LlamaForCausalLM):
+        def forward(self, *args, **kwargs):
+            result = super().forward(*args, **kwargs)
+            result.logits = result.logits.float()
+            return result
+
+    cut = find_cut(lambda: Converting(tiny_config("llama")).train(), 2)
+    with shapes_only():
+        assert find_direct(cut) == (("model.embed_tokens",), ())
 
 
 def test_new_weights_follow_from_the_seed():

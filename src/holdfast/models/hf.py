@@ -37,6 +37,7 @@ from holdfast.models.hf_cut import (
     find_cut,
     positions_in,
 )
+from holdfast.models.hf_direct import find_direct
 from holdfast.models.styles import Style, mark
 from holdfast.models.tracing import shapes_only
 from holdfast.models.weights import Weights, weight_files
@@ -129,9 +130,12 @@ class HFEmbed(Body):
 
     def __init__(self, cut: ModelCut) -> None:
         super().__init__()
-        self.trunk, self.__dict__["stubs"] = cut.trunk(torch.float32, keep=cut.before)
+        self.trunk, _ = cut.trunk(torch.float32, keep=cut.before)
+        self._direct = cut.embed_modules
 
     def forward(self, tokens: Tensor, call: Call) -> Tensor:
+        if self._direct:
+            return _in_a_row(self.trunk, self._direct, tokens)
         positions = None
         if call.documents is not None:
             positions = positions_in(call.documents, tokens.device)
@@ -162,7 +166,7 @@ class HFHead(Body):
     def __init__(self, cut: ModelCut) -> None:
         super().__init__()
         self.trunk, _ = cut.trunk(torch.float32, keep=cut.after)
-        self.needs_tokens = cut.needs_tokens
+        self.needs_tokens, self._direct = cut.needs_tokens, cut.head_modules
         self.logits = logits_module(self)
 
     def forward(self, hidden: Boundary, call: Call) -> Tensor:
@@ -173,6 +177,8 @@ class HFHead(Body):
 
     def compute_logits(self, hidden: Any) -> Tensor:
         """This worker's columns."""
+        if self._direct:
+            return _in_a_row(self.trunk, self._direct, hidden)
         last = _stubs_in(self.trunk)[-1]
         last.on_call = lambda _, arguments: hidden
         # What comes before the layers is computed for nothing, so for one token where that will do.
@@ -183,6 +189,12 @@ class HFHead(Body):
         finally:
             last.on_call = _pass_on
         return found
+
+
+def _in_a_row(trunk: nn.Module, paths: Sequence[str], x: Tensor) -> Tensor:
+    for path in paths:
+        x = trunk.get_submodule(path)(x)
+    return x
 
 
 def _pass_on(hidden: Tensor, arguments: Any) -> Tensor:
@@ -200,6 +212,7 @@ def _parts_of(cut: ModelCut) -> list[UnitPart]:
     with shapes_only():
         _check_arguments(cut, LayerArguments(cut))
         cut.needs_tokens = _needs_tokens(cut)
+        cut.embed_modules, cut.head_modules = find_direct(cut)
     listed = [_part("embed", HFEmbed(cut), "trunk.", names, whole)]
     for number in range(len(cut.layers)):
         path = f"{cut.layers_path}.{number}"

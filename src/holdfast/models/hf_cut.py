@@ -9,6 +9,7 @@ layers. They are replaced by stubs, and the model's own forward does the rest:
              alone, so every worker makes them for itself, and keeps them per shape
     head     runs with a last stub that returns the hidden state that is given
 
+An embedding or a head that is nothing but modules in a row is called as such (`hf_direct`).
 Sub-modules that only one of the three uses are nothing but a shape in the others. What does not
 work this way (layers that see more of each other than the hidden state, arguments made from
 values) is refused by name.
@@ -111,6 +112,9 @@ class ModelCut:
     returns_tuple: tuple[bool, ...]
     needs_tokens: bool = False
     """The head looks at the shape of the tokens, not only at the hidden state."""
+    embed_modules: tuple[str, ...] = ()
+    """Paths of the modules that are all of the embedding (`hf_direct`); empty: there is more."""
+    head_modules: tuple[str, ...] = ()
 
     @property
     def layers(self) -> nn.ModuleList:
