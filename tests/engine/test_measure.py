@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from holdfast.engine import measure
 from holdfast.engine.measure import (
     KEPT_SAMPLES,
     Probe,
@@ -97,3 +98,21 @@ def test_no_groups_no_probe():
         alone = regular_plan(UNITS, micro_batches=1)
         mesh = make_mesh(members.communicators["n0.g0"], alone, 0)
         assert probe_groups(mesh, "n0.g0") == Probe()
+
+
+@pytest.mark.parametrize(("once_s", "count"), [(0.001, 8), (0.1, 3), (2.0, 1)])
+def test_a_slow_link_is_probed_less_often(once_s, count, monkeypatch):
+    """The first member's number counts: the other sees other times."""
+    now, told, runs = [0.0], [], {"first": 0, "second": 0}
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+
+    def probe(name, seconds, tell):
+        def once():
+            runs[name] += 1
+            now[0] += seconds
+
+        measure._repeated(once, tell, torch.device("cpu"))
+
+    probe("first", once_s, lambda number: told.append(number.clone()))
+    probe("second", once_s / 2, lambda number: number.copy_(told[0]))
+    assert runs == {"first": count, "second": count}

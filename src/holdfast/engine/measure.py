@@ -13,6 +13,7 @@ from statistics import median
 
 import msgspec
 import torch
+from torch import Tensor
 
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.mesh import Mesh
@@ -169,6 +170,8 @@ def probe_groups(mesh: Mesh, worker: str) -> Probe:
 
 
 _SMALL_BYTES, _LARGE_BYTES, _NUM_PINGS = 4096, 2**20, 8
+_PROBE_S = 0.25
+"""One group's messages of a size may take about this long: over a slow link fewer are sent."""
 
 
 def _fit(measure: Callable[[int], float], share: float) -> Link:
@@ -181,28 +184,48 @@ def _fit(measure: Callable[[int], float], share: float) -> Link:
 def _ping(group: LiveGroup, worker: str, num_bytes: int) -> float:
     """One way; where messages go both ways, from one there and one back."""
     (peer,) = [member for member in group.members if member != worker]
-    tensor, times = torch.zeros(num_bytes, dtype=torch.uint8, device=group.device), []
-    for _ in range(_NUM_PINGS):
-        start = time.perf_counter()
-        if worker == group.members[0]:
-            group.send(tensor, peer).wait()
-            if not group.is_one_way:
-                group.receive(tensor, peer).wait()
-        else:
-            group.receive(tensor, peer).wait()
-            if not group.is_one_way:
-                group.send(tensor, peer).wait()
-        times.append(time.perf_counter() - start)
-    return median(times) / (1 if group.is_one_way else 2)
+    tensor = torch.zeros(num_bytes, dtype=torch.uint8, device=group.device)
+    is_first = worker == group.members[0]
+
+    def there(message: Tensor) -> None:
+        (group.send if is_first else group.receive)(message, peer).wait()
+
+    def there_and_back() -> None:
+        there(tensor)
+        if not group.is_one_way:
+            (group.receive if is_first else group.send)(tensor, peer).wait()
+
+    return _repeated(there_and_back, there, group.device) / (1 if group.is_one_way else 2)
 
 
 def _reduce(group: LiveGroup, num_bytes: int) -> float:
-    tensor, times = torch.zeros(num_bytes // 4, device=group.device), []
-    for _ in range(_NUM_PINGS):
-        start = time.perf_counter()
-        group.all_reduce_async(tensor).wait()
-        times.append(time.perf_counter() - start)
+    tensor = torch.zeros(num_bytes // 4, device=group.device)
+    is_first = group.rank == 0
+
+    def tell(count: Tensor) -> None:
+        group.all_reduce_async(count if is_first else count.zero_()).wait()
+
+    return _repeated(lambda: group.all_reduce_async(tensor).wait(), tell, group.device)
+
+
+def _repeated(
+    once: Callable[[], object], tell: Callable[[Tensor], None], device: torch.device
+) -> float:
+    """The median of so many times as there is time for; `tell` brings the first member's number
+    to the others, since all must do it equally often.
+    """
+    times = [_seconds(once)]
+    more = max(0, min(_NUM_PINGS - 1, int(_PROBE_S / times[0])))
+    count = torch.tensor([float(more)], device=device)
+    tell(count)
+    times.extend(_seconds(once) for _ in range(int(count.item())))
     return median(times)
+
+
+def _seconds(once: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    once()
+    return time.perf_counter() - start
 
 
 def _typical(links: list[Link]) -> Link:
