@@ -16,7 +16,7 @@ import pytest
 
 import support
 from holdfast.observe.events import CoordinatorStarted, StepDone
-from holdfast.runtime.config.job_file import RecoverySection, SnapshotSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import check_equal, left_behind, make_config

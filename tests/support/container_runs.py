@@ -23,14 +23,12 @@ from holdfast.observe.events import Event, Restored, StepDone, WorkersReady
 from holdfast.observe.journal import read_metrics
 from holdfast.observe.progress import describe_event
 from holdfast.observe.report_text import report_lines
-from holdfast.runtime.config.job_file import (
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
