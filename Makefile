@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-# Parallel test processes. More than two gain little: process tests start workers of their own, whose
-# sidecars have the lowest priority, and come too late on cores that are shared by many.
-JOBS ?= 2
+# Parallel test processes: two with tests of real processes, which start workers of their own and come
+# too late on cores that are shared by more, and one that fills idle cores (tests/support/order.py).
+JOBS ?= 3
+# Rewritten tests and compiled modules are kept, also where an environment says otherwise: every test
+# process, and every process of every job, would compile them again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -59,11 +62,11 @@ PURE := plan schedule planner control detect sim tidy
 
 pure: setup
 	@echo "== pytest, pure packages"
-	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not process and not slow" $(PURE:%=tests/%)
+	@$(BIN)/pytest -q -n 2 -m "not chaos and not process and not slow" $(PURE:%=tests/%)
 
 unit: setup ## the tests alone
 	@echo "== pytest"
-	@$(BIN)/python -m compileall -q src # not by every process of every job, where Python may not
+	@$(BIN)/python -m compileall -q src # by one, not by several that begin at the same time
 	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not chaos and not browser and not monitoring and not hosts and not slurm and not ray and not kubernetes" --retry-processes
 
 bench: setup ## quick run of every benchmark; fails when a goal is missed

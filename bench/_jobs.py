@@ -31,14 +31,11 @@ from holdfast.observe.events import (
 )
 from holdfast.plan.model_catalog import LlamaShape
 from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import (
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.job import Job

@@ -43,7 +43,9 @@ from holdfast.observe.run_clock import start_clock
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan
-from holdfast.runtime.config.job_file import JobConfig, JobSection, RecoverySection, SnapshotSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec, StartOf

@@ -51,7 +51,7 @@ from _jobs import (
     uneven_run,
     verdicts,
 )
-from holdfast.runtime.config.job_file import RecoverySection
+from holdfast.runtime.config.recovery_sections import RecoverySection
 from holdfast.runtime.launch.fork_server import ForkServer
 
 SLOW_FACTOR, SLOW_EVERY = 5, 10

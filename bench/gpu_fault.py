@@ -26,12 +26,10 @@ from _common import Goal, finish, parse_args
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.observe.run_directory import JOURNAL, METRICS
 from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import (
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
 from holdfast.runtime.faults.kinds import Fault, FaultKind
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job

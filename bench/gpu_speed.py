@@ -36,12 +36,11 @@ from _turns import Turn, start_job, turn_data
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.plan.model_catalog import LlamaShape
 from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import (
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection, PrecisionSection
+from holdfast.runtime.config.recovery_sections import (
     DetectSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    PrecisionSection,
     RecoverySection,
     SnapshotSection,
 )

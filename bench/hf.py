@@ -33,12 +33,10 @@ from holdfast.engine.data import SyntheticTask
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.observe.events import Event, StepDone
 from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import (
-    JobConfig,
-    JobSection,
-    ModelSection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher import run_job, share_cores

@@ -39,7 +39,7 @@ from torch._C._distributed_c10d import TCPStore
 from _common import Goal, finish, parse_args, print_table
 from _jobs import SIZES, make_job
 from holdfast.observe.events import Event, Restored, StepDone
-from holdfast.runtime.config.job_file import RecoverySection, SnapshotSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 

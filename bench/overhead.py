@@ -38,7 +38,7 @@ from _engine import Ours, cpu_seconds
 from _jobs import SIZES, Size, cpu_of_all, make_job, rotated
 from _ranks import run_ranks
 from holdfast.observe.events import Event, StepDone
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 

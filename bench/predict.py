@@ -25,13 +25,11 @@ from holdfast.plan.plan import Hop, Plan, Schedule, whole_route
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.timeline import evaluate
 from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import (
-    JobConfig,
-    JobSection,
-    ModelSection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
 from holdfast.runtime.config.model_source import model_units
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import make_job

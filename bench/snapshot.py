@@ -33,16 +33,13 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import Timeline, evaluate
 from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.emulate_sections import EmulateSection
 from holdfast.runtime.config.emulation import emulation_of
-from holdfast.runtime.config.job_file import (
-    EmulateSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job

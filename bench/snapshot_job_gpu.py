@@ -27,7 +27,7 @@ from _plain_llama import Work
 from _turns import Turn, start_job
 from gpu_speed import MICRO_BATCHES, SEQ_LEN, SHAPES, make_config
 from holdfast.observe.run_directory import METRICS
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.snapshot.beside import NUM_TRIALS
 
 ROUNDS, QUICK_ROUNDS = 10, 6

@@ -34,15 +34,12 @@ from holdfast.cli.simulate_live import RunComparison, compare_run, describe
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import Event, PlanConsidered, StepDone
 from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import (
-    DetectSection,
-    EmulateSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-)
+from holdfast.runtime.config.emulate_sections import EmulateSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import DetectSection, RecoverySection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job

@@ -47,7 +47,7 @@ def run(pytestconfig, tmp_path):
     def run(*options, num_flaky=1, is_wrong=False):
         text = TESTS.replace("NUM_FLAKY", str(num_flaky)).replace("WRONG", str(is_wrong))
         (tmp_path / "test_it.py").write_text(text)
-        (tmp_path / "conftest.py").write_text('pytest_plugins = ["support.retry"]')
+        (tmp_path / "conftest.py").write_text('pytest_plugins = ["support.order", "support.retry"]')
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
         command += ["--rootdir", tmp_path, "-c", "/dev/null", "-o", "markers=process", tmp_path]
         path = str(pytestconfig.rootpath / "tests")
@@ -59,7 +59,11 @@ def run(pytestconfig, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "in two processes"])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("-n", "3", "--dist", "worksteal")],
+    ids=["alone", "in three processes, as in make test"],
+)
 def test_what_passes_at_the_second_try_is_told(run, options):
     code, out = run("--retry-processes", *options)
     assert code == 0, out

@@ -9,7 +9,8 @@ from holdfast.cli.run_detached import start_detached
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import JobEnded
 from holdfast.observe.run_clock import RunClock
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.launch.run_record import keep_run
 from holdfast.runtime.rendezvous.rendezvous import open_rendezvous

@@ -1,10 +1,6 @@
 """`holdfast fuzz`, through the command line."""
 
 import json
-import re
-from pathlib import Path
-
-import pytest
 
 from holdfast.cli.main import main
 from holdfast.sim.fuzz import campaign
@@ -65,17 +61,3 @@ def test_an_interrupt_tells_what_was_done(capsys, monkeypatch):
 def test_no_seeds_is_a_mistake(capsys):
     assert main(["fuzz", "--seeds", "0"]) == 1
     assert "at least 1" in capsys.readouterr().err
-
-
-COMMANDS = re.findall(r"^\$ holdfast (fuzz .*)$", Path("docs/fuzz.md").read_text(), re.MULTILINE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_documentation_run(command, capsys):
-    assert main(command.split()) == 0
-    assert capsys.readouterr().out
-
-
-def test_the_documentation_has_commands():
-    assert len(COMMANDS) >= 4

@@ -15,13 +15,10 @@ from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.profile import Profile, UnitCost, format_profile
 from holdfast.plan.text import format_plan
 from holdfast.plan.timeline import evaluate
-from holdfast.runtime.config.job_file import (
-    JobConfig,
-    JobSection,
-    ParallelSection,
-    RecoverySection,
-    format_job,
-)
+from holdfast.runtime.config.job_file import JobConfig, format_job
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection
 
 UNITS = llama_units(llama_shape("llama-tiny"))
 PLAN = regular_plan(UNITS, replicas=3, stages=2, micro_batches=12, devices_per_node=2)

@@ -34,7 +34,7 @@ PHASES = (
 def survive(fork_server, undisturbed, tmp_path):
     """Runs a job with these faults; it must equal the undisturbed one and leave nothing behind."""
 
-    def run(*faults, on_event=None, shape=STAGES, planner=True):
+    def run(*faults, on_event=None, shape=STAGES, planner=False):
         config = make_config(shape, NUM_STEPS, str(tmp_path / "run"), faults=faults)
         config = config if planner else without_planner(config)
         result = run_job(prepare_job(config), fork_server=fork_server, on_event=on_event)
@@ -54,7 +54,7 @@ def kill(target, at_step, phase=""):
 )
 def test_a_kill_in_every_phase(survive, first, second):
     faults = kill("n3.g0", 5, first), kill("n2.g0", 14, second)
-    report = survive(*faults, shape={"replicas": 2, "stages": 2}, planner=False)
+    report = survive(*faults, shape={"replicas": 2, "stages": 2})
     assert [recovery.lost for recovery in report.recoveries] == [("n3.g0",), ("n2.g0",)]
 
 
@@ -76,7 +76,7 @@ def test_all_replicas_but_one(survive):
 
 
 def test_a_node_is_lost(survive):
-    report = survive(Fault(kind="NODE_LOSS", target="n3", at_step=5))
+    report = survive(Fault(kind="NODE_LOSS", target="n3", at_step=5), planner=True)
     assert report.recoveries
 
 

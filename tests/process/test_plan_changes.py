@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.control.worker_reports import Planned
 from holdfast.plan.plan import Plan
-from holdfast.runtime.config.job_file import SnapshotSection
 from holdfast.runtime.config.model_source import model_units
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import make_job, prepare_job

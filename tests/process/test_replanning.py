@@ -15,7 +15,7 @@ from holdfast.observe.events import Event, PlanConsidered, Recovered, StepDone
 from holdfast.observe.journal import read_journal
 from holdfast.observe.run_directory import JOURNAL
 from holdfast.plan.text import parse_plan
-from holdfast.runtime.config.job_file import RecoverySection
+from holdfast.runtime.config.recovery_sections import RecoverySection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast.observe.report import PRODUCTIVE
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import check_equal, left_behind, make_config

@@ -6,7 +6,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from holdfast.models.llama import initial_state
-from holdfast.runtime.config.job_file import JobConfig, SnapshotSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.worker.build import make_data

@@ -16,10 +16,10 @@ import pytest
 
 import support
 from holdfast.observe.events import CoordinatorStarted, StepDone
-from holdfast.runtime.config.job_file import RecoverySection, SnapshotSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job
-from support.chaos import check_equal, left_behind, make_config
+from support.chaos import check_equal, left_behind, make_config, without_planner
 from support.failing_coordinator import WHEN, FailingLightServer
 from support.outside import processes, send, workers
 from support.sample import some
@@ -55,7 +55,7 @@ def once_at(step, action):
 
 def run(fork_server, folder, on_event, *, num_steps=NUM_STEPS, shape=SHAPE, **sections):
     config = make_config(shape, num_steps, str(folder / "run"))
-    config = msgspec.structs.replace(config, **sections)
+    config = without_planner(msgspec.structs.replace(config, **sections))
     try:
         return run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
     finally:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from holdfast.observe.events import CheckpointWritten, StepDone, WorkersReady
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from support.chaos import left_behind, make_config, shared_memory

@@ -24,16 +24,16 @@ def free_port() -> int:
 
 
 def run(
-    cluster: Cluster, script: str, folder: Path, memory: str, *options: str
+    cluster: Cluster, script: str, folder: Path, memory: str, *options: str, size: int = 2
 ) -> tuple[list[object], str]:
-    """Both ranks: what came back from them, and what they said."""
-    said = [folder / f"said-{rank}" for rank in range(2)]
+    """All ranks: what came back from them, and what they said."""
+    said = [folder / f"said-{rank}" for rank in range(size)]
     given = ("--steps", str(NUM_STEPS), "--memory", str(folder / memory), *options)
     port = free_port()
     answers = cluster.run(
         run_example,
-        [(EXAMPLES / script, rank, port, given, said[rank]) for rank in range(2)],
-        may_die=(0, 1),
+        [(EXAMPLES / script, rank, size, port, given, said[rank]) for rank in range(size)],
+        may_die=range(size),
     )
     return answers, "".join(path.read_text() for path in said)
 
@@ -71,33 +71,24 @@ def test_a_killed_loop_goes_on_from_memory(cluster, name: str, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said-0", "said-1"]
 
 
-def run_trainer(folder: Path, memory: str, *options: str) -> tuple[int, str]:
-    """Exit code, and what it said."""
-    given = ["--steps", str(NUM_STEPS), "--memory", str(folder / memory), *options]
-    script = EXAMPLES / "snapshot_trainer.py"
-    done = subprocess.run(
-        [sys.executable, script, *given], capture_output=True, text=True, timeout=100, check=False
-    )
-    return done.returncode, done.stdout
-
-
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(250)
-def test_a_killed_trainer_goes_on_from_memory(tmp_path: Path) -> None:
-    code, said = run_trainer(tmp_path, "undisturbed", "--fresh")
+def test_a_killed_trainer_goes_on_from_memory(cluster, tmp_path: Path) -> None:
+    script = "snapshot_trainer.py"
+    answers, said = run(cluster, script, tmp_path, "undisturbed", "--fresh", size=1)
     expected = losses(said)
-    assert (code, sorted(expected)) == (0, list(range(NUM_STEPS)))
-    code, _ = run_trainer(tmp_path, "memory", "--fresh", "--die-at", "5")
-    assert code == -signal.SIGKILL
-    code, said = run_trainer(tmp_path, "memory")
-    assert code == 0
+    assert (answers, sorted(expected)) == ([None], list(range(NUM_STEPS)))
+    answers, _ = run(cluster, script, tmp_path, "memory", "--fresh", "--die-at", "5", size=1)
+    assert answers == [Died(-signal.SIGKILL)]
+    answers, said = run(cluster, script, tmp_path, "memory", size=1)
+    assert answers == [None]
     start = int(re.findall(r"starts at step (\d+)", said)[0])
     assert 1 <= start <= 5
     after = losses(said)
     assert sorted(after) == list(range(start, NUM_STEPS))
     assert after == {step: loss for step, loss in expected.items() if step >= start}
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["said-0"]
 
 
 def torchrun(folder: Path, size: int, *options: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ import torch
 
 from holdfast.observe.events import CheckpointWritten, Decided, StepDone, WorkersReady
 from holdfast.plan.state import adamw_state
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import JobFailed, run_job
 from holdfast.runtime.launch.prepare import prepare_job

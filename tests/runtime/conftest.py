@@ -5,15 +5,12 @@ import os
 import psutil
 import pytest
 
-from holdfast.runtime.config.job_file import (
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.prepare import prepare_job
 from support.held import held, new_since
 

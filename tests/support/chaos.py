@@ -10,15 +10,12 @@ import psutil
 
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.observe.events import Event, FaultInjected, JobEnded, JobStarted
-from holdfast.runtime.config.job_file import (
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import JobFailed, RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job

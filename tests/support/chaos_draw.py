@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 
 NUM_UNITS = 6

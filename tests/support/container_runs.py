@@ -23,20 +23,20 @@ from holdfast.observe.events import Event, Restored, StepDone, WorkersReady
 from holdfast.observe.journal import read_metrics
 from holdfast.observe.progress import describe_event
 from holdfast.observe.report_text import report_lines
-from holdfast.runtime.config.job_file import (
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 
 SHM = Path("/dev/shm")
 FILL_S = 2.0
+NOTICE_S = 60.0
+"""A file takes lines until its last page is full, and a busy machine makes few of them."""
 
 
 def mount(folder: Path, options: str) -> None:
@@ -83,8 +83,8 @@ class Watch:
                 self.restores.append(event)
 
 
-def run(config: JobConfig, fork_server: ForkServer, kill_at: int = -1) -> dict[str, Any]:
-    watch, run_dir = Watch(kill_at), Path(config.job.run_dir)
+def run(config: JobConfig, fork_server: ForkServer, watch: Watch | None = None) -> dict[str, Any]:
+    watch, run_dir = watch or Watch(), Path(config.job.run_dir)
     found: dict[str, Any] = {"error": ""}
     try:
         result = run_job(prepare_job(config), on_event=watch, fork_server=fork_server)
@@ -121,7 +121,7 @@ def small_shm(size: str, vocab: int) -> Case:
     def case(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
         mount(SHM, f"size={size}")
         try:
-            return run(make_config(folder / "run", vocab=vocab), fork_server, kill_at=4)
+            return run(make_config(folder / "run", vocab=vocab), fork_server, Watch(kill_at=4))
         finally:
             unmount(SHM)
 
@@ -152,9 +152,13 @@ def low_limit(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
 
 
 def full_disk(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
-    """The disk is full for a while, and a worker is killed meanwhile."""
+    """The disk is full for a while: at least until that is said, or the job is over."""
     mount(folder, "size=40m")
     config = make_config(folder / "run", steps=300, persist_every_steps=20)
+    watch, is_over = Watch(), threading.Event()
+
+    def is_said() -> bool:
+        return any(line.startswith("the disk takes nothing") for line in tuple(watch.lines))
 
     def fill() -> None:
         metrics = folder / "run" / "metrics.jsonl"
@@ -166,9 +170,11 @@ def full_disk(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
                     file.write(bytes(2**16))
             except OSError:
                 pass
-            end = time.monotonic() + FILL_S
-            while time.monotonic() < end:  # what is freed meanwhile is taken, too
-                try:
+            least, most = time.monotonic() + FILL_S, time.monotonic() + NOTICE_S
+            while (now := time.monotonic()) < least or (
+                now < most and not is_said() and not is_over.is_set()
+            ):
+                try:  # what is freed meanwhile is taken, too
                     file.write(bytes(512))
                 except OSError:
                     time.sleep(0.002)
@@ -176,7 +182,8 @@ def full_disk(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
 
     filler = threading.Thread(target=fill, daemon=True)
     filler.start()
-    found = run(config, fork_server)
+    found = run(config, fork_server, watch)
+    is_over.set()
     filler.join(10)
     journal = (folder / "run" / "journal.jsonl").read_bytes()
     found["torn"] = [line for line in journal.splitlines() if not is_json(line)]

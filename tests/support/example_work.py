@@ -8,11 +8,13 @@ from pathlib import Path
 from unittest import mock
 
 
-def run_example(script: Path, rank: int, port: int, options: tuple[str, ...], said: Path) -> None:
+def run_example(
+    script: Path, rank: int, size: int, port: int, options: tuple[str, ...], said: Path
+) -> None:
     """What the script prints goes to a file, which is there also if the process dies."""
     environment = {
         "RANK": str(rank),
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }

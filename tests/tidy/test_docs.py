@@ -14,7 +14,8 @@ earlier one wrote:
 The pages below reference/ are made from the code and compared with it.
 
 Most commands run in this process, and their jobs borrow a warm fork server: an interpreter and its
-imports take longer than what they do. A shell gets those that need one, or the folder's own code.
+imports take longer than what they do. Where the folder has code of its own, a warm process that
+ends with the command runs it. A shell gets those that need one.
 """
 
 import os
@@ -35,6 +36,8 @@ from holdfast.cli.main import main
 from holdfast.errors import HoldfastError
 from holdfast.runtime.config.settings import read_tables
 from holdfast.runtime.launch.fork_server import ForkServer
+from support import command_work
+from support.cluster import Cluster
 from tidy.source_tree import ROOT, assert_none
 
 DOCS = ROOT / "docs"
@@ -128,8 +131,16 @@ class Shell:
         return done.returncode, done.stderr
 
 
+def run_warm(cluster: Cluster, command: str, folder: Path) -> Outcome:
+    said = folder / ".said"
+    environment = {name: os.environ[name] for name in ("COLUMNS", "XDG_CACHE_HOME")}
+    given = (shlex.split(command)[1:], folder, environment, said)
+    (ended,) = cluster.run(command_work.run_command, [given], may_die=[0])
+    return ended.exit_code, said.read_text()
+
+
 @pytest.fixture
-def run_command(tmp_path, monkeypatch, capsys, fork_server):
+def run_command(tmp_path, monkeypatch, capsys, fork_server, cluster):
     """Runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -142,8 +153,10 @@ def run_command(tmp_path, monkeypatch, capsys, fork_server):
     shell = Shell(tmp_path)
 
     def run(command: str) -> Outcome:
-        if NEEDS_SHELL.search(command) or any(tmp_path.glob("*.py")):
+        if NEEDS_SHELL.search(command):
             return shell(command)
+        if any(tmp_path.glob("*.py")):
+            return run_warm(cluster, command, tmp_path)
         capsys.readouterr()
         code = main(shlex.split(command)[1:])
         return code, capsys.readouterr().err
@@ -303,6 +316,9 @@ holdfast nonsense > more.txt
 # good.py
 x = 1
 ```
+```bash
+holdfast nonsense --in-a-folder-with-code
+```
 ```python
 1 / 0
 ```
@@ -319,9 +335,9 @@ a: 1
 ```
 """
     complaints = run_all(text, tmp_path, run_command)
-    begins = ["'holdfast", "'holdfast", "python:", "toml:", "a"]
+    begins = ["'holdfast", "'holdfast", "'holdfast", "python:", "toml:", "a"]
     assert [line.split()[0] for line in complaints] == begins
-    assert all("ended with 2" in line for line in complaints[:2])
-    assert "did you mean 'steps'?" in complaints[3]
+    assert all("ended with 2: " in line for line in complaints[:3])
+    assert "did you mean 'steps'?" in complaints[4]
     assert (tmp_path / "out.txt").read_text().startswith("holdfast ")
     assert (tmp_path / "good.py").is_file()

@@ -7,20 +7,20 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH
 
 
 def attach(
     job: Annotated[str, Parameter(help="Its run directory, or its rendezvous (dir:/shared/job).")],
     /,
     *,
-    quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **_SWITCH)] = False,
+    quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **SWITCH)] = False,
     verbose: Annotated[
         bool,
-        Parameter(name=["--verbose", "-v"], help="Show all that is decided.", **_SWITCH),
+        Parameter(name=["--verbose", "-v"], help="Show all that is decided.", **SWITCH),
     ] = False,
     json: Annotated[
-        bool, Parameter(help="Print the report for other programs instead.", **_SWITCH)
+        bool, Parameter(help="Print the report for other programs instead.", **SWITCH)
     ] = False,
 ) -> int:
     """Show a job as `holdfast run` does, until it ends; the exit code is that of the job.

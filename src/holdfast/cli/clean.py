@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH
 
 
 def clean(
@@ -18,12 +18,12 @@ def clean(
     /,
     *,
     yes: Annotated[
-        bool, Parameter(name=["--yes", "-y"], help="Remove it; otherwise it is listed.", **_SWITCH)
+        bool, Parameter(name=["--yes", "-y"], help="Remove it; otherwise it is listed.", **SWITCH)
     ] = False,
     dry_run: Annotated[
-        bool, Parameter(help="List it and remove nothing: what happens anyway.", **_SWITCH)
+        bool, Parameter(help="List it and remove nothing: what happens anyway.", **SWITCH)
     ] = False,
-    json: Annotated[bool, Parameter(help="Print it for other programs.", **_SWITCH)] = False,
+    json: Annotated[bool, Parameter(help="Print it for other programs.", **SWITCH)] = False,
 ) -> None:
     """Find shared memory of runs that were killed, and remove it with --yes.
 

@@ -3,28 +3,21 @@
 Only the command line is here; what it does is imported when it runs.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="data", help="Prepare the data of a job, and say what there is.")
+from holdfast.cli.arguments import SWITCH, JobFile, JobSettings
 
-_SWITCH = {"negative": "", "show_default": False}
+app = App(name="data", help="Prepare the data of a job, and say what there is.")
 
 
 @app.command
 def prepare(
-    file: Annotated[Path, Parameter(help="A job file (TOML).")],
+    file: JobFile,
     /,
-    *settings: Annotated[
-        str,
-        Parameter(
-            help="Any key of the job file, as for `holdfast run`: --data.path corpus.jsonl.",
-            allow_leading_hyphen=True,
-        ),
-    ],
-    json: Annotated[bool, Parameter(help="Print it for other programs.", **_SWITCH)] = False,
+    *settings: JobSettings,
+    json: Annotated[bool, Parameter(help="Print it for other programs.", **SWITCH)] = False,
 ) -> None:
     """Tokenise what a job reads, so that it starts at once; `holdfast run` does the same.
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH
 
 
 def demo(
@@ -13,15 +13,15 @@ def demo(
         bool,
         Parameter(
             help="Only draw: what a slow and a lost worker do to a step of a large model.",
-            **_SWITCH,
+            **SWITCH,
         ),
     ] = False,
     short: Annotated[
         bool,
-        Parameter(help="A third of the steps, and only the last three of the faults.", **_SWITCH),
+        Parameter(help="A third of the steps, and only the last three of the faults.", **SWITCH),
     ] = False,
     json: Annotated[
-        bool, Parameter(help="Print the numbers for other programs.", **_SWITCH)
+        bool, Parameter(help="Print the numbers for other programs.", **SWITCH)
     ] = False,
 ) -> int:
     """Train a small Llama on 6 emulated devices (3 replicas x tensor 2) while a worker

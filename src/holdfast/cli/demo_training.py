@@ -24,16 +24,13 @@ from holdfast.observe.quantities import count, format_seconds
 from holdfast.observe.report import RunReport
 from holdfast.observe.report_text import describe_outcome, report_lines
 from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.emulate_sections import EmulateSection
 from holdfast.runtime.config.emulation import emulation_of
-from holdfast.runtime.config.job_file import (
-    DetectSection,
-    EmulateSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    RecoverySection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import DetectSection, RecoverySection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job

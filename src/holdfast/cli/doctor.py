@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH
 
 
 def doctor(
@@ -17,7 +17,7 @@ def doctor(
     ] = None,
     /,
     *,
-    json: Annotated[bool, Parameter(help="Print it for other programs.", **_SWITCH)] = False,
+    json: Annotated[bool, Parameter(help="Print it for other programs.", **SWITCH)] = False,
 ) -> int:
     """Look at this machine: is there anything that jobs need and would not find?
 

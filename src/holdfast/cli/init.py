@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH
 
 
 def init(
@@ -26,10 +26,10 @@ def init(
     ] = None,
     steps: Annotated[int, Parameter(help="How long to train.")] = 100,
     all: Annotated[
-        bool, Parameter(help="Add every other setting, with its meaning.", **_SWITCH)
+        bool, Parameter(help="Add every other setting, with its meaning.", **SWITCH)
     ] = False,
     force: Annotated[
-        bool, Parameter(help="Write it also where a file is already.", **_SWITCH)
+        bool, Parameter(help="Write it also where a file is already.", **SWITCH)
     ] = False,
 ) -> None:
     """Write a commented job file that fits this machine: its cores or GPUs, and its memory.

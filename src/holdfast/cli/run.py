@@ -3,42 +3,34 @@
 Only the command line is here; what it does is imported when it runs.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH, JobFile, JobSettings
 
 
 def run(
-    file: Annotated[Path, Parameter(help="A job file (TOML).")],
+    file: JobFile,
     /,
-    *settings: Annotated[
-        str,
-        Parameter(
-            help="Any key of the job file: --section.key value, like --parallel.tensor 2; without "
-            "its section where only one has it, like --steps 10.",
-            allow_leading_hyphen=True,
-        ),
-    ],
+    *settings: JobSettings,
     dry_run: Annotated[
-        bool, Parameter(help="Check everything, say what would run, start nothing.", **_SWITCH)
+        bool, Parameter(help="Check everything, say what would run, start nothing.", **SWITCH)
     ] = False,
     detach: Annotated[
-        bool, Parameter(help="Run in the background; see `holdfast attach`.", **_SWITCH)
+        bool, Parameter(help="Run in the background; see `holdfast attach`.", **SWITCH)
     ] = False,
-    quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **_SWITCH)] = False,
+    quiet: Annotated[bool, Parameter(help="Show nothing but errors.", **SWITCH)] = False,
     verbose: Annotated[
         bool,
         Parameter(
             name=["--verbose", "-v"],
             help="Show all that is decided, and what all processes log to the run directory.",
-            **_SWITCH,
+            **SWITCH,
         ),
     ] = False,
     json: Annotated[
-        bool, Parameter(help="Print the report for other programs instead.", **_SWITCH)
+        bool, Parameter(help="Print the report for other programs instead.", **SWITCH)
     ] = False,
 ) -> int:
     """Train: start the workers of a job file on this machine and follow them to the end.

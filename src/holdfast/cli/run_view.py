@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.cli.view_run import listen_on
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import Event, JobStarted
-from holdfast.runtime.config.job_file import ViewSection
+from holdfast.runtime.config.view_sections import ViewSection
 from holdfast.runtime.record.recorder import OnEvent
 
 END_S = 5.0

@@ -8,14 +8,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH
 
 
 def status(
     run_dir: Annotated[Path, Parameter(help="The run directory of the job.")],
     /,
     *,
-    json: Annotated[bool, Parameter(help="Print it for other programs.", **_SWITCH)] = False,
+    json: Annotated[bool, Parameter(help="Print it for other programs.", **SWITCH)] = False,
 ) -> None:
     """Who is alive, at which step, under which plan, and what was decided lately and why.
 

@@ -3,24 +3,17 @@
 Only the command line is here; what it does is imported when it runs.
 """
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-_SWITCH = {"negative": "", "show_default": False}
+from holdfast.cli.arguments import SWITCH, JobFile, JobSettings
 
 
 def submit(
-    file: Annotated[Path, Parameter(help="A job file (TOML).")],
+    file: JobFile,
     /,
-    *settings: Annotated[
-        str,
-        Parameter(
-            help="Any key of the job file, as for `holdfast run`: --section.key value.",
-            allow_leading_hyphen=True,
-        ),
-    ],
+    *settings: JobSettings,
     to: Annotated[Literal["slurm", "ray", "kubernetes"], Parameter(help="Which scheduler.")],
     option: Annotated[
         tuple[str, ...],
@@ -34,9 +27,9 @@ def submit(
         int, Parameter(help="Hosts beyond those of the plan, to replace hosts that are lost.")
     ] = 0,
     print: Annotated[
-        bool, Parameter(help="Show what would be submitted, and submit nothing.", **_SWITCH)
+        bool, Parameter(help="Show what would be submitted, and submit nothing.", **SWITCH)
     ] = False,
-    json: Annotated[bool, Parameter(help="Say it for other programs.", **_SWITCH)] = False,
+    json: Annotated[bool, Parameter(help="Say it for other programs.", **SWITCH)] = False,
 ) -> None:
     """Hand a job to a scheduler, which starts an agent on every host and the launcher beside them.
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from holdfast.engine.boundary import Boundary, detached, gradients, leaves, parts, with_gradient
 from holdfast.engine.data import Documents, MicroBatch
@@ -28,6 +27,7 @@ from holdfast.engine.groups import group_errors_unwrapped
 from holdfast.engine.measure import Pace, Stopwatch
 from holdfast.engine.random import Numbers
 from holdfast.engine.sharding import Gathers
+from holdfast.engine.split_backward import stage_backward_input, stage_backward_weight
 from holdfast.engine.state import widen_sums
 from holdfast.engine.tensor_parallel import TensorGroup
 from holdfast.engine.unit_module import Call, UnitModule

@@ -11,7 +11,8 @@ from holdfast.runtime.agent.join import (
     meet,
     wait_for_node,
 )
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.rendezvous.rendezvous import (
     RunEnd,
     announce_end,

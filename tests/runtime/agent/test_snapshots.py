@@ -15,7 +15,9 @@ from holdfast.control.snapshots.messages import (
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.agent import snapshots as agent_snapshots
 from holdfast.runtime.agent.snapshots import AgentSnapshots
-from holdfast.runtime.config.job_file import JobConfig, JobSection, SnapshotSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.fork_server import Exited, Forked
 from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.snapshot_messages import (

@@ -85,7 +85,8 @@ def test_a_second_default_is_found():
 def test_what_the_engine_does_by_itself_is_what_a_job_does():
     from holdfast.engine.epoch import TrainerConfig
     from holdfast.models.llama import LlamaOptions
-    from holdfast.runtime.config.job_file import JobSection, ModelSection
+    from holdfast.runtime.config.job_sections import JobSection
+    from holdfast.runtime.config.model_sections import ModelSection
 
     job, engine = JobSection(steps=1), TrainerConfig(num_steps=1)
     for name in ("seed", "dtype", "device", "compile", "host", "verify", "resume"):

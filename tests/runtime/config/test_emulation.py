@@ -3,8 +3,11 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.profile import Link, Profile, UnitCost, format_profile
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.emulate_sections import EmulateSection
 from holdfast.runtime.config.emulation import emulation_of
-from holdfast.runtime.config.job_file import DataSection, EmulateSection, JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 
 
 def config(**given):

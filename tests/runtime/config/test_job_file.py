@@ -4,17 +4,11 @@ import msgspec
 import pytest
 
 from holdfast.plan.model_catalog import llama_shape
-from holdfast.runtime.config.job_file import (
-    ALIASES,
-    SECTIONS,
-    ChangeSection,
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    format_job,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import ALIASES, SECTIONS, JobConfig, format_job
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 
 
 def test_a_preset_with_other_sizes():

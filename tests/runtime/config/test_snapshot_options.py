@@ -2,7 +2,8 @@
 
 import msgspec
 
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.config.snapshot_options import snapshot_options
 
 

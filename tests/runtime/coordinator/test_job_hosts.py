@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.control.journal_entries import TermBegun
 from holdfast.observe.run_clock import RunClock
-from holdfast.runtime.config.job_file import JobConfig, JobSection, NetSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection, NetSection
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.job_hosts import JobHosts
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.coordinator.joining import START_MS, HostJoins
 from holdfast.runtime.rendezvous.rendezvous import open_rendezvous
 from holdfast.runtime.wire.host_messages import JoinRefused, JoinRequest

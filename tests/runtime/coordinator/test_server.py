@@ -18,7 +18,8 @@ from holdfast.observe.events import (
 )
 from holdfast.observe.journal import read_journal
 from holdfast.observe.run_clock import RunClock
-from holdfast.runtime.config.job_file import ParallelSection, RecoverySection
+from holdfast.runtime.config.parallel_sections import ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection
 from holdfast.runtime.coordinator.machine_settings import settings_of
 from holdfast.runtime.coordinator.server import CoordinatorServer
 from holdfast.runtime.faults.kinds import Fault

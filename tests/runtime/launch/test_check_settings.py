@@ -2,12 +2,10 @@ import msgspec
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.config.job_file import (
-    JobConfig,
-    JobSection,
-    ModelSection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.check_settings import check_settings
 
 PLAIN = JobConfig(job=JobSection(steps=1))

@@ -1,6 +1,8 @@
 import msgspec
 
-from holdfast.runtime.config.job_file import ChangeSection, JobConfig, JobSection, ParallelSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 from holdfast.runtime.launch.job import resolve_backend
 
 

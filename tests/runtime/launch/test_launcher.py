@@ -31,15 +31,11 @@ from holdfast.observe.journal import read_journal, read_metrics
 from holdfast.observe.log_lines import LogFollower, format_log_line
 from holdfast.observe.report import RunReport
 from holdfast.plan.profile import parse_profile
-from holdfast.runtime.config.job_file import (
-    ChangeSection,
-    DataSection,
-    JobConfig,
-    JobSection,
-    ParallelSection,
-    RecoverySection,
-    SnapshotSection,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
+from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.config.settings import read_config
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer

@@ -2,7 +2,8 @@ import asyncio
 import socket
 
 from holdfast.observe.run_clock import RunClock
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.launch.launcher_messages import (
     BY_LAUNCHER,
     START,

@@ -13,16 +13,12 @@ from holdfast.plan.plan import StateBytes
 from holdfast.plan.state import adamw_state
 from holdfast.plan.text import format_plan
 from holdfast.plan.units import with_kinds
-from holdfast.runtime.config.job_file import (
-    ChangeSection,
-    DataSection,
-    JobConfig,
-    JobSection,
-    ModelSection,
-    ParallelSection,
-    PrecisionSection,
-)
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection, PrecisionSection
 from holdfast.runtime.config.model_source import model_units
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 from holdfast.runtime.launch.job import resolve_backend
 from holdfast.runtime.launch.prepare import make_job, prepare_job
 from holdfast.runtime.worker.build import make_data, trainer_config

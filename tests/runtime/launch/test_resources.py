@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import create_run_directory
-from holdfast.runtime.config.job_file import SnapshotSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.resources import (
     available_memory,
     free_bytes,

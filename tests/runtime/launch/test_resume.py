@@ -9,7 +9,9 @@ import torch.distributed.checkpoint as dcp
 from holdfast.errors import HoldfastError
 from holdfast.models.llama import initial_state
 from holdfast.observe.report import RunReport, format_report
-from holdfast.runtime.config.job_file import JobConfig, JobSection, ModelSection, format_job
+from holdfast.runtime.config.job_file import JobConfig, format_job
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.model_sections import ModelSection
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.launch.resume import (
     check_same_model,

@@ -6,7 +6,9 @@ import pytest
 
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.plan.build import regular_plan
-from holdfast.runtime.config.job_file import JobConfig, JobSection, SnapshotSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
+from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.launch.run_memory import KeptMemory, RunMemory, unsaved
 from holdfast.snapshot.arena_plan import node_job

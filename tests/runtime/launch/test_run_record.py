@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_clock import RunClock
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.launch.run_record import (
     check_alone,

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.observe.run_clock import RunClock
 from holdfast.runtime.agent.agent import AgentSpec
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.launch.signals import SignalBox
 from holdfast.runtime.launch.store import bind, connect_store

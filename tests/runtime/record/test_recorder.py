@@ -12,7 +12,8 @@ from holdfast.observe.run_clock import start_clock
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.plan.profile import Profile, format_profile, parse_profile
 from holdfast.plan.text import parse_plan
-from holdfast.runtime.config.job_file import ChangeSection, DataSection, ParallelSection
+from holdfast.runtime.config.data_sections import DataSection
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 from holdfast.runtime.launch.launcher_messages import Ending
 from holdfast.runtime.record.recorder import Recorder, resolved
 from support.job_events import step

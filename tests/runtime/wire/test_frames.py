@@ -14,7 +14,8 @@ from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, StepReport
 from holdfast.plan.feeding import UnitSource
 from holdfast.plan.profile import Link, Profile, UnitCost
-from holdfast.runtime.config.job_file import JobConfig, JobSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire import frames as wire
 from holdfast.runtime.wire import messages

@@ -1,6 +1,6 @@
 """What the description of a published system says, and the constants of its recovery."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -69,12 +69,18 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one stage into one node."""
 
 
+Duration = int | Callable[[JobFacts], int]
+"""How long a part of a recovery takes: always, or in a job."""
+
+
 class PeerSystem(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """As commands write it."""
     card: SystemCard
     propose: Rule
-    constants: Callable[[JobFacts], RecoveryConstants]
+    durations: Mapping[str, Duration]
+    """By field of `RecoveryConstants`."""
+    durations_source: str
     reaction: str = ADAPT
     sees_slow: bool = False
     """Does it do anything about slow devices?"""
@@ -84,3 +90,10 @@ class PeerSystem(msgspec.Struct, frozen=True, kw_only=True):
     """Is a plan chosen by its throughput over the time until the next failure, the stall for it
     included? Otherwise by throughput alone.
     """
+
+    def constants(self, job: JobFacts) -> RecoveryConstants:
+        known = {
+            part: duration if isinstance(duration, int) else duration(job)
+            for part, duration in self.durations.items()
+        }
+        return RecoveryConstants(**known, source=self.durations_source)

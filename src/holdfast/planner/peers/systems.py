@@ -1,13 +1,17 @@
-"""The nine systems that the planner and the simulator are compared with."""
+"""The nine systems that the planner and the simulator are compared with: a table of what each does,
+and one of how long the parts of its recovery take.
+"""
+
+from collections.abc import Mapping
 
 from holdfast.planner.peers import rules
 from holdfast.planner.peers.system import (
     REPLICAS,
     RESTART,
     SPARE_START_MS,
+    Duration,
     JobFacts,
     PeerSystem,
-    RecoveryConstants,
     SystemCard,
 )
 
@@ -24,19 +28,40 @@ def init_ms(num_devices: int) -> int:
     return max(1_000, round(17_000 * scale))
 
 
-def _checkpoint_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=60_000,
-        hang_ms=600_000,
-        schedule_ms=120_000,
-        load_ms=120_000,
-        groups_ms=init_ms(job.num_devices),
-        first_step_ms=100_000,
-        save_ms=5_000,
-        source="detect 60 s, schedule 120 s, load 120 s, NCCL 200 s at 98,304 devices; hang: "
-        "NCCL's 10-minute timeout; a checkpoint stops training for 5 s (assumed)",
-    )
+def _init(job: JobFacts) -> int:
+    return init_ms(job.num_devices)
 
+
+def _move(job: JobFacts) -> int:
+    return job.move_ms
+
+
+def _shrink_and_move(job: JobFacts) -> int:
+    return SHRINK_MS + job.move_ms
+
+
+def _three_steps(job: JobFacts) -> int:
+    return round(3 * job.step_ms)
+
+
+Durations = Mapping[str, Duration]
+"""By field of `RecoveryConstants`."""
+
+_SOCKETS: Durations = {"exit_ms": 1_000, "hang_ms": 60_000}
+_RESTARTS: Durations = {
+    "schedule_ms": 120_000,
+    "load_ms": 120_000,
+    "groups_ms": _init,
+    "first_step_ms": 100_000,
+    "save_ms": 5_000,
+}
+_JOINS: Durations = {
+    "groups_ms": SHRINK_MS,
+    "join_ms": SPARE_START_MS,
+    "join_stall_ms": _shrink_and_move,
+}
+_MOVES: Durations = {**_JOINS, "move_ms": _move}
+_ADAPTS: Durations = {**_MOVES, "slow_steps": 3, "plan_ms": 1_440}
 
 CHECKPOINT = PeerSystem(
     key="checkpoint",
@@ -50,25 +75,11 @@ CHECKPOINT = PeerSystem(
         "first step is given what is left of them; slow devices are left alone",
     ),
     propose=rules.checkpoint_restart,
-    constants=_checkpoint_constants,
+    durations={"exit_ms": 60_000, "hang_ms": 600_000, **_RESTARTS},
+    durations_source="detect 60 s, schedule 120 s, load 120 s, NCCL 200 s at 98,304 devices; hang: "
+    "NCCL's 10-minute timeout; a checkpoint stops training for 5 s (assumed)",
     reaction=RESTART,
 )
-
-
-def _varuna_constants(job: JobFacts) -> RecoveryConstants:
-    base = _checkpoint_constants(job)
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=60_000,
-        schedule_ms=base.schedule_ms,
-        load_ms=base.load_ms,
-        groups_ms=base.groups_ms,
-        first_step_ms=base.first_step_ms,
-        save_ms=base.save_ms,
-        source=f"{SOCKET}; restart as checkpoint restart",
-    )
-
-
 VARUNA = PeerSystem(
     key="varuna",
     card=SystemCard(
@@ -78,22 +89,10 @@ VARUNA = PeerSystem(
         limits="micro-batch size is not searched",
     ),
     propose=rules.varuna,
-    constants=_varuna_constants,
+    durations={**_SOCKETS, **_RESTARTS},
+    durations_source=f"{SOCKET}; restart as checkpoint restart",
     reaction=RESTART,
 )
-
-
-def _bamboo_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=60_000,
-        groups_ms=20_000,
-        join_ms=45_000 + SPARE_START_MS,
-        join_stall_ms=30_000,
-        source=f"{SOCKET}; local rendezvous 20 s, global 30 s, creation 45 s",
-    )
-
-
 BAMBOO = PeerSystem(
     key="bamboo",
     card=SystemCard(
@@ -104,22 +103,14 @@ BAMBOO = PeerSystem(
         limits="the twofold state must fit; pipelines are not rebuilt while short of nodes",
     ),
     propose=rules.bamboo,
-    constants=_bamboo_constants,
+    durations={
+        **_SOCKETS,
+        "groups_ms": 20_000,
+        "join_ms": 45_000 + SPARE_START_MS,
+        "join_stall_ms": 30_000,
+    },
+    durations_source=f"{SOCKET}; local rendezvous 20 s, global 30 s, creation 45 s",
 )
-
-
-def _oobleck_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=60_000,
-        groups_ms=SHRINK_MS,
-        move_ms=job.move_ms,
-        join_ms=SPARE_START_MS,
-        join_stall_ms=SHRINK_MS + job.move_ms,
-        source=f"{SOCKET}; groups 2 s (NCCL shrink); state at ResiHP's rate",
-    )
-
-
 OOBLECK = PeerSystem(
     key="oobleck",
     card=SystemCard(
@@ -130,22 +121,9 @@ OOBLECK = PeerSystem(
         limits="templates by exact minimax instead of divide and conquer",
     ),
     propose=rules.oobleck,
-    constants=_oobleck_constants,
+    durations={**_SOCKETS, **_MOVES},
+    durations_source=f"{SOCKET}; groups 2 s (NCCL shrink); state at ResiHP's rate",
 )
-
-
-def _recycle_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=60_000,
-        groups_ms=SHRINK_MS,
-        join_ms=SPARE_START_MS,
-        join_stall_ms=SHRINK_MS + job.move_ms,
-        source=f"{SOCKET}; groups 2 s (NCCL shrink); schedules are precomputed, state moves only "
-        "to nodes that join",
-    )
-
-
 RECYCLE = PeerSystem(
     key="recycle",
     card=SystemCard(
@@ -156,21 +134,10 @@ RECYCLE = PeerSystem(
         limits="its mixed-integer schedules are replaced by list scheduling",
     ),
     propose=rules.recycle,
-    constants=_recycle_constants,
+    durations={**_SOCKETS, **_JOINS},
+    durations_source=f"{SOCKET}; groups 2 s (NCCL shrink); schedules are precomputed, state moves "
+    "only to nodes that join",
 )
-
-
-def _ft_hsdp_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=60_000,
-        hang_ms=60_000,
-        groups_ms=120_000,
-        join_ms=540_000,
-        source="stall 3 min: detect 60 s, about 2 min re-join and first-step effects; the replica "
-        "is back 10 min after the failure",
-    )
-
-
 FT_HSDP = PeerSystem(
     key="ft-hsdp",
     card=SystemCard(
@@ -182,23 +149,16 @@ FT_HSDP = PeerSystem(
         "not known",
     ),
     propose=rules.ft_hsdp,
-    constants=_ft_hsdp_constants,
+    durations={
+        "exit_ms": 60_000,
+        "hang_ms": 60_000,
+        "groups_ms": 120_000,
+        "join_ms": 540_000,
+    },
+    durations_source="stall 3 min: detect 60 s, about 2 min re-join and first-step effects; the "
+    "replica is back 10 min after the failure",
     reaction=REPLICAS,
 )
-
-
-def _chameleon_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=60_000,
-        groups_ms=SHRINK_MS,
-        move_ms=job.move_ms,
-        join_ms=SPARE_START_MS,
-        join_stall_ms=SHRINK_MS + job.move_ms,
-        source=f"{SOCKET}; groups 2 s (NCCL shrink); state at ResiHP's rate; plans are cached",
-    )
-
-
 CHAMELEON = PeerSystem(
     key="chameleon",
     card=SystemCard(
@@ -208,26 +168,11 @@ CHAMELEON = PeerSystem(
         limits="fail-stop only; its time until the next failure is our running estimate",
     ),
     propose=rules.chameleon,
-    constants=_chameleon_constants,
+    durations={**_SOCKETS, **_MOVES},
+    durations_source=f"{SOCKET}; groups 2 s (NCCL shrink); state at ResiHP's rate; plans are "
+    "cached",
     weighs_stalls=True,
 )
-
-
-def _resihp_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=round(3 * job.step_ms),
-        slow_steps=3,
-        plan_ms=1_440,
-        groups_ms=SHRINK_MS,
-        move_ms=job.move_ms,
-        join_ms=SPARE_START_MS,
-        join_stall_ms=SHRINK_MS + job.move_ms,
-        source="socket disconnect 1 s (assumed), 2-3 iterations; planning 1.44 s, groups 2 s, "
-        "layer transfer 15 s for 80 GB",
-    )
-
-
 RESIHP = PeerSystem(
     key="resihp",
     card=SystemCard(
@@ -238,26 +183,12 @@ RESIHP = PeerSystem(
         "by step; a new layer split and migration are not combined",
     ),
     propose=rules.resihp,
-    constants=_resihp_constants,
+    durations={"exit_ms": 1_000, "hang_ms": _three_steps, **_ADAPTS},
+    durations_source="socket disconnect 1 s (assumed), 2-3 iterations; planning 1.44 s, groups "
+    "2 s, layer transfer 15 s for 80 GB",
     sees_slow=True,
     whole_teams=False,
 )
-
-
-def _malleus_constants(job: JobFacts) -> RecoveryConstants:
-    return RecoveryConstants(
-        exit_ms=1_000,
-        hang_ms=60_000,
-        slow_steps=3,
-        plan_ms=1_440,
-        groups_ms=SHRINK_MS,
-        move_ms=job.move_ms,
-        join_ms=SPARE_START_MS,
-        join_stall_ms=SHRINK_MS + job.move_ms,
-        source=f"{SOCKET}; the other constants are ResiHP's",
-    )
-
-
 MALLEUS = PeerSystem(
     key="malleus",
     card=SystemCard(
@@ -268,7 +199,8 @@ MALLEUS = PeerSystem(
         limits="pipelines are arranged as the planner arranges them, not by its enumeration",
     ),
     propose=rules.malleus,
-    constants=_malleus_constants,
+    durations={**_SOCKETS, **_ADAPTS},
+    durations_source=f"{SOCKET}; the other constants are ResiHP's",
     sees_slow=True,
     whole_teams=False,
 )

@@ -9,7 +9,8 @@ import msgspec
 from holdfast.engine.emulation import Emulation
 from holdfast.errors import HoldfastError
 from holdfast.plan.profile import Link, Profile, UnitCost, parse_profile
-from holdfast.runtime.config.job_file import EmulateSection, JobConfig
+from holdfast.runtime.config.emulate_sections import EmulateSection
+from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.model_source import model_units
 from holdfast.runtime.faults.kinds import check_link
 

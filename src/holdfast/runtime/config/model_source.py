@@ -13,7 +13,8 @@ from holdfast.errors import HoldfastError
 from holdfast.plan.model_catalog import llama_units
 from holdfast.plan.units import Unit
 from holdfast.runtime.config.data_sections import DataKeys
-from holdfast.runtime.config.job_file import JobConfig, ModelSection
+from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.model_sections import ModelSection
 
 if TYPE_CHECKING:
     from holdfast.models.foreign import ForeignModel

@@ -22,13 +22,8 @@ import msgspec
 from holdfast.data.tokenizer import BYTES
 from holdfast.engine.import_path import anchored
 from holdfast.errors import HoldfastError
-from holdfast.runtime.config.job_file import (
-    ALIASES,
-    SECTIONS,
-    ChangeSection,
-    JobConfig,
-    ParallelSection,
-)
+from holdfast.runtime.config.job_file import ALIASES, SECTIONS, JobConfig
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 from holdfast.runtime.faults.kinds import FAULT_KINDS, Fault
 
 PREFIX = "HOLDFAST_"

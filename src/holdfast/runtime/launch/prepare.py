@@ -26,12 +26,9 @@ from holdfast.plan.transition import Transition, plan_transition
 from holdfast.plan.units import TensorSpec, Unit
 from holdfast.plan.workers import node_of
 from holdfast.runtime.config.data_source import with_prepared
-from holdfast.runtime.config.job_file import (
-    ChangeSection,
-    JobConfig,
-    ParallelSection,
-)
+from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.model_source import check_tensor_degrees, model_units
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 from holdfast.runtime.config.settings import AUTO
 from holdfast.runtime.faults.injector import place_faults
 from holdfast.runtime.launch.addresses import check_address

@@ -10,7 +10,8 @@ from holdfast.engine.import_path import call_factory, load_object
 from holdfast.errors import HoldfastError, UserCodeError
 from holdfast.observe.callbacks.callback import Callback, Handler
 from holdfast.observe.loggers.logger import Logger, LogRun, LogWriter
-from holdfast.runtime.config.job_file import LOGGERS, SECTIONS, JobConfig
+from holdfast.runtime.config.job_file import SECTIONS, JobConfig
+from holdfast.runtime.config.view_sections import LOGGERS
 
 
 def callbacks_of(config: JobConfig) -> list[Callback | Handler]:

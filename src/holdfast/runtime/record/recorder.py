@@ -37,7 +37,8 @@ from holdfast.observe.run_directory import (
 )
 from holdfast.plan.text import format_plan
 from holdfast.runtime.config.data_source import with_absolute_paths
-from holdfast.runtime.config.job_file import ChangeSection, JobConfig, ParallelSection, format_job
+from holdfast.runtime.config.job_file import JobConfig, format_job
+from holdfast.runtime.config.parallel_sections import ChangeSection, ParallelSection
 from holdfast.runtime.launch.job import Job
 from holdfast.runtime.launch.launcher_messages import Ending
 from holdfast.runtime.record.run_end import WrittenEnd
