@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,8 @@ MAX_UNSENT_BYTES = 256 * 2**20
 """A peer that takes nothing off our hands is hung up on."""
 MAX_ADDRESSES = 1000
 LOG_EVERY_S = 1.0
+PIECE_BYTES = 2**20
+"""Of memory that is sent: what the kernel does not take at once is copied."""
 
 
 class Strangers:
@@ -61,6 +64,9 @@ class Connection(asyncio.Protocol, ABC):
         self._unheard_ms = unheard_ms
         self._transport: asyncio.Transport | None = None
         self._unpacker: Unpacker[Any] = Unpacker(HANDSHAKE)
+        self._memory: deque[memoryview] = deque()
+        """Behind what the transport has; nothing else is sent before it is gone."""
+        self._is_full = False
         self.is_open = False
         """Both sides have proved themselves, and none has closed it."""
 
@@ -108,11 +114,39 @@ class Connection(asyncio.Protocol, ABC):
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0
-        if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        unsent = transport.get_write_buffer_size() + sum(view.nbytes for view in self._memory)
+        if unsent > MAX_UNSENT_BYTES:
             self.hang_up()
             return 0
-        transport.write(data)
+        if self._memory:
+            self._memory.append(memoryview(data))
+        else:
+            transport.write(data)
         return len(data)
+
+    def send_memory(self, view: memoryview) -> None:
+        """Send bytes from where they lie, a piece at a time, as fast as the other side takes them.
+        They may change until they are gone.
+        """
+        self._memory.append(view)
+        self._send_pieces()
+
+    def _send_pieces(self) -> None:
+        while self._memory and not self._is_full:
+            if self._transport is None or self._transport.is_closing():
+                self._memory.clear()
+                return
+            view = self._memory.popleft()
+            if view.nbytes > PIECE_BYTES:
+                self._memory.appendleft(view[PIECE_BYTES:])
+            self._transport.write(view[:PIECE_BYTES])
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._send_pieces()
 
     def hang_up(self) -> None:
         if self._transport is not None:
@@ -125,6 +159,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def connection_lost(self, error: Exception | None) -> None:
         was_open, self.is_open = self.is_open, False
+        self._memory.clear()
         self._transport = None
         self.lost("the connection ended" if error is None else str(error), was_open)
 
