@@ -7,6 +7,7 @@ no message is refused in the same way: its connection ends, and it may come agai
 """
 
 import asyncio
+import resource
 import socket
 import ssl
 from abc import ABC, abstractmethod
@@ -27,7 +28,11 @@ UNHEARD_MS = 5000
 and nothing else would tell.
 """
 MAX_UNPROVED = 4096
-"""Connections that have not proved anything yet; more are refused at once."""
+"""Connections that have not proved anything yet. With one more, the oldest of them is refused: who
+knows the secret proves it at once, however many strangers there are.
+"""
+UNPROVED_SHARE = 4
+"""And no more than this part of the descriptors of a process: the others are for those who have."""
 MAX_UNSENT_BYTES = 256 * 2**20
 """A peer that takes nothing off our hands is hung up on."""
 MAX_ADDRESSES = 1000
@@ -193,7 +198,26 @@ class Gate:
         """`readers`: what may come from each role."""
         self.secret, self.term, self.strangers, self.readers = secret, term, strangers, readers
         self.on_open, self.on_message, self.on_lost = on_open, on_message, on_lost
-        self.num_unproved = 0
+        self._unproved: dict[ServerConnection, None] = {}
+        """The oldest first."""
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_unproved = max(1, min(MAX_UNPROVED, descriptors // UNPROVED_SHARE))
+
+    @property
+    def num_unproved(self) -> int:
+        return len(self._unproved)
+
+    def came(self, connection: "ServerConnection") -> None:
+        self._unproved[connection] = None
+        if len(self._unproved) > self._max_unproved:
+            oldest = next(iter(self._unproved))
+            self.went(oldest)
+            oldest.refused("too many connections that have proved nothing")
+            oldest.hang_up()
+
+    def went(self, connection: "ServerConnection") -> None:
+        """It has proved itself, or is gone."""
+        self._unproved.pop(connection, None)
 
 
 class ServerConnection(Connection):
@@ -209,11 +233,7 @@ class ServerConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._address = self.address
-        self._gate.num_unproved += 1
-        if self._gate.num_unproved > MAX_UNPROVED:
-            self.refused("too many connections that have proved nothing")
-            self.hang_up()
-            return
+        self._gate.came(self)
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._too_late)
         self.send(self._proof.challenge())
 
@@ -236,7 +256,7 @@ class ServerConnection(Connection):
         self._gate.on_open(self)
 
     def _proved(self) -> None:
-        self._gate.num_unproved -= 1
+        self._gate.went(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
