@@ -142,6 +142,7 @@ class CoordinatorServer:
             self._strangers,
             now_ms(),
             stop=lambda: self._on_launcher(StopRequest(signal="a client")),
+            checkpoint=lambda name: self._on_launcher(CheckpointRequest(signal=name)),
         )
         self._ending: Ending | None = None
         self._ended = asyncio.Event()

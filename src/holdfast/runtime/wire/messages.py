@@ -351,12 +351,19 @@ class StopJob(Message, frozen=True, kw_only=True):
     """With a checkpoint, at the next step boundary."""
 
 
+class CheckpointJob(Message, frozen=True, kw_only=True):
+    """Write the newest version to disk, and go on."""
+
+    signal: str
+    """The launcher of a job whose coordinator runs elsewhere has got it."""
+
+
 class Done(Message, frozen=True, kw_only=True):
     text: str
     ok: bool = True
 
 
-FromClient = StatusRequest | InjectRequest | StopJob
+FromClient = StatusRequest | InjectRequest | StopJob | CheckpointJob
 ToClient = StatusReply | Done
 
 
