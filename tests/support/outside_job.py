@@ -124,7 +124,7 @@ class OutsideJob:
         return found
 
     def pids(self) -> list[int]:
-        """All processes of the job, whoever is their parent by now."""
+        """All processes of the job, also those whose parent is gone."""
         wanted, found = f"{MARK}={self._mark}".encode(), list[int]()
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
