@@ -192,11 +192,11 @@ class Bench:
         self, coordinator: psutil.Process, restart: Callable[[], object]
     ) -> dict[str, float]:
         begin = perf_counter()
+        beating = asyncio.create_task(self._beat())
         for first in range(0, len(self.agents), 100):
             await asyncio.gather(*(a.connect(self._port) for a in self.agents[first : first + 100]))
         connected = perf_counter()
         await asyncio.wait_for(self.started.all_seen.wait(), DEADLINE_S)
-        beating = asyncio.create_task(self._beat())
         await asyncio.sleep(2 * BEAT_S)
         cpu, before = cpu_seconds(coordinator), perf_counter()
         await asyncio.sleep(3 * BEAT_S)
@@ -233,6 +233,7 @@ class Bench:
         death = perf_counter()
         coordinator.kill()
         self.agents[1].die()
+        await asyncio.to_thread(coordinator.wait, DEADLINE_S)  # the launcher is told of its end
         restart()
         await asyncio.wait_for(asyncio.gather(*coming), DEADLINE_S)
         invariant(self.back.seen == len(self.agents), "an agent came back twice")

@@ -31,6 +31,10 @@ MAX_UNPROVED = 4096
 """Connections that have not proved anything yet. With one more, the oldest of them is refused: who
 knows the secret proves it at once, however many strangers there are.
 """
+BACKLOG = 4096
+"""Connections that wait to be accepted: thousands of agents come at once to a coordinator that was
+started again, and one that finds no room tries again seconds later.
+"""
 UNPROVED_SHARE = 4
 """And no more than this part of the descriptors of a process: the others are for those who have."""
 MAX_UNSENT_BYTES = 256 * 2**20
