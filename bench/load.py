@@ -38,6 +38,7 @@ from holdfast.snapshot.copying.copier import Copier
 from holdfast.snapshot.layout import PARITY, LayoutEntry
 from holdfast.snapshot.load.assemble import Want, assemble
 from holdfast.snapshot.load.catalog import Catalog
+from holdfast.snapshot.loop_state import pack_loop_state
 from holdfast.snapshot.manifest import Holding
 from holdfast.snapshot.memory.arena import Arena, Version
 from holdfast.snapshot.memory.owners import arena_name, remove
@@ -66,7 +67,8 @@ def fill(arena: Arena, state: State) -> None:
 
     def source(entry: LayoutEntry) -> Tensor:
         if not entry.tensor:
-            return torch.zeros(entry.num_bytes, dtype=torch.uint8)
+            packed = pack_loop_state({"step": VERSION.step}, entry.num_bytes)
+            return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
         return state[entry.tensor, entry.kind][tuple(slice(low, high) for low, high in entry.box)]
 
     copier = Copier(arena)

@@ -1,5 +1,7 @@
 """What the journal comes to when it is read."""
 
+import msgspec
+
 from holdfast.control.journal_entries import (
     Dropped,
     EnteredByAll,
@@ -53,6 +55,22 @@ def test_a_change_counts_when_all_have_entered_it():
     journal.note(EnteredByAll(2, 5))
     assert (journal.last.number, journal.outstanding) == (2, None)
     assert [journal.epoch_of_step(step) for step in (0, 4, 5, 6)] == [1, 1, 2, 2]
+
+
+def test_members_are_those_of_the_orders_in_force():
+    """They are asked for with every fact, and made anew with orders only."""
+    journal = read(Ordered(order(1, "start")))
+    assert journal.members() == tuple(Member(name, 1) for name in PLAN.workers)
+    assert journal.members() is journal.members()
+    assert journal.members_on("n1") == (Member("n1.g0", 1),)
+    assert journal.members_on("n9") == ()
+    newer = msgspec.structs.replace(order(2, "change"), incarnations={"n0.g0": 2, "n1.g0": 1})
+    journal.note(Ordered(newer))
+    assert journal.members_on("n0") == (Member("n0.g0", 1), Member("n0.g0", 2))
+    assert journal.is_member(Member("n2.g0", 1))
+    journal.note(EnteredByAll(2, 5))
+    assert journal.members() == (Member("n0.g0", 2), Member("n1.g0", 1))
+    assert not journal.is_member(Member("n2.g0", 1))
 
 
 def test_a_recovery_cancels_the_change():

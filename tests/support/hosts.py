@@ -63,6 +63,7 @@ class Host:
                 *("--mount-proc", "--kill-child", "sh", "-c", mount),
             ],
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # older versions of unshare complain when it ends
         )
         assert self._keeper.stdout is not None
         self._keeper.stdout.readline()

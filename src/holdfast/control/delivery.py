@@ -20,15 +20,15 @@ from holdfast.plan.workers import node_of
 class Sender:
     def __init__(self, state: CoordinatorState) -> None:
         self._state = state
-        self._sent: dict[Member, tuple[str, int, int, int]] = {}
-        self._killed: dict[Member, None] = {}
+        self._sent: dict[str, dict[Member, tuple[str, int, int, int]]] = {}
+        """By node, as what follows."""
+        self._killed: dict[str, dict[Member, None]] = {}
         self._seen = -1
 
     def forget(self, node: str) -> None:
         """A new connection: what was sent on the old one may be lost."""
-        for known in (self._sent, self._killed):
-            for member in [m for m in known if node_of(m.name) == node]:
-                del known[member]
+        self._sent.pop(node, None)
+        self._killed.pop(node, None)
 
     def send_due(self, touched: list[Member]) -> None:
         """To all, or only to those whose own state has changed."""
@@ -41,8 +41,9 @@ class Sender:
 
     def _serve(self, member: Member, state: WorkerState) -> None:
         if self._is_outdated(member):
-            if member not in self._killed:
-                self._killed[member] = None
+            killed = self._killed.setdefault(node_of(member.name), {})
+            if member not in killed:
+                killed[member] = None
                 reason = self._state.journal.fenced.get(member, "a newer one was started")
                 self._state.effects.append(Kill(member, reason))
             return
@@ -50,8 +51,9 @@ class Sender:
         if message is None:
             return
         key = (type(message).__name__, _number(message), state.epoch, state.round)
-        if self._sent.get(member) != key:
-            self._sent[member] = key
+        sent = self._sent.setdefault(node_of(member.name), {})
+        if sent.get(member) != key:
+            sent[member] = key
             self._state.effects.append(Send(member, message))
 
     def _is_outdated(self, member: Member) -> bool:

@@ -110,7 +110,7 @@ class FactIntake:
         known = state.roster.nodes.get(node)
         was_alive = known is not None and not known.is_dead
         here = state.roster.remove_dead(node, will_return=fact.will_return)
-        dead = dict.fromkeys((*here, *self._members_on(node)))
+        dead = dict.fromkeys((*here, *state.journal.members_on(node)))
         state.snapshots.lost(node, fact.left)
         self._end.may_have_missed(node)
         state.snapshots.node_died()
@@ -197,7 +197,7 @@ class FactIntake:
         vanished = dict.fromkeys(state.roster.connect(fact))
         state.snapshots.connected(fact.node, fact.arenas)
         here = [told.member for told in fact.workers]
-        missing = [m for m in self._members_on(fact.node) if m not in here]
+        missing = [m for m in state.journal.members_on(fact.node) if m not in here]
         vanished.update(dict.fromkeys(missing))
         state.gone.update((member, "its process is not there any more") for member in vanished)
         for told in fact.workers:
@@ -206,10 +206,6 @@ class FactIntake:
             state.status.look_at(member, state.now_ms)
         state.stir(fact.node)
         return [told.member for told in fact.workers]
-
-    def _members_on(self, node: str) -> list[Member]:
-        members = self._state.journal.members()
-        return [member for member in members if node_of(member.name) == node]
 
     def _told(self, told: WorkerState) -> list[Member]:
         state = self._state

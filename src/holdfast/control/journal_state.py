@@ -25,6 +25,7 @@ from holdfast.control.journal_entries import (
 from holdfast.control.order import Order, parse_known_plan, read_plan
 from holdfast.control.report import Member
 from holdfast.plan.plan import Plan
+from holdfast.plan.workers import node_of
 
 
 class JournalState:
@@ -59,6 +60,10 @@ class JournalState:
         self.step = 0
         self.epochs: list[tuple[int, int]] = []
         """(number, first step that counts there), steps rising."""
+        self._members_of: tuple[Order | None, Order | None] = (None, None)
+        """The orders that these are of."""
+        self._members: tuple[Member, ...] = ()
+        self._members_on: dict[str, list[Member]] = {}
 
     def read(self, entries: Iterable[JournalEntry]) -> None:
         for entry in entries:
@@ -131,13 +136,29 @@ class JournalState:
     def is_fenced(self, member: Member) -> bool:
         return member in self.fenced
 
-    def members(self) -> list[Member]:
+    def members(self) -> tuple[Member, ...]:
         """Of the last order and of the outstanding one, fenced or not."""
-        found: dict[Member, None] = {}
-        for order in (self.last, self.outstanding):
-            if order is not None:
-                found.update(dict.fromkeys(members_of(order)))
-        return list(found)
+        self._look_at_members()
+        return self._members
+
+    def members_on(self, node: str) -> tuple[Member, ...]:
+        self._look_at_members()
+        return tuple(self._members_on.get(node, ()))
+
+    def is_member(self, member: Member) -> bool:
+        orders = (order for order in (self.last, self.outstanding) if order is not None)
+        return any(order.incarnations.get(member.name) == member.incarnation for order in orders)
+
+    def _look_at_members(self) -> None:
+        """They are asked for with every fact, and change with orders only."""
+        orders = (self.last, self.outstanding)
+        if all(a is b for a, b in zip(orders, self._members_of, strict=True)):
+            return
+        known = [order for order in orders if order is not None]
+        found = dict.fromkeys(member for order in known for member in members_of(order))
+        self._members_of, self._members, self._members_on = orders, tuple(found), {}
+        for member in found:
+            self._members_on.setdefault(node_of(member.name), []).append(member)
 
     def next_number(self) -> int:
         return self.number + 1

@@ -1,5 +1,7 @@
 """Holding rounds: when one begins, when it is decided, and what happens if state is lost."""
 
+from itertools import chain
+
 from holdfast.control.change_planning import reachable
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.journal_entries import EnteredByAll, NumberTaken, Ordered
@@ -65,12 +67,13 @@ def _why(state: CoordinatorState) -> str:
 def _why_late(state: CoordinatorState) -> str:
     """An order that was sent and is not entered, or a change that only some have entered."""
     journal, status = state.journal, state.status
-    waiting = status.outside if journal.outstanding is not None and status.inside else {}
-    waiting = {**status.unheard, **waiting}
-    late = [m for m in waiting if state.roster.is_reachable(m) and not journal.is_fenced(m)]
-    if not late or journal.last is None:
+    entering = status.outside if journal.outstanding is not None and status.inside else {}
+    waiting = chain(status.unheard, entering)  # no list of them: there may be thousands
+    reachable_ones = (m for m in waiting if state.roster.is_reachable(m))
+    late = next((m for m in reachable_ones if not journal.is_fenced(m)), None)
+    if late is None or journal.last is None:
         state.entering_ms = None
-        state.vain_rounds = state.vain_rounds if waiting else 0
+        state.vain_rounds = state.vain_rounds if status.unheard or entering else 0
         return ""
     if state.entering_ms is None:
         state.entering_ms = state.now_ms
@@ -79,7 +82,7 @@ def _why_late(state: CoordinatorState) -> str:
         return ""
     state.entering_ms, state.vain_rounds = None, state.vain_rounds + 1
     number = journal.outstanding.number if journal.outstanding is not None else journal.last.number
-    return f"{late[0]} has not entered order {number} within {allowed_ms} ms"
+    return f"{late} has not entered order {number} within {allowed_ms} ms"
 
 
 def _allowed_ms(state: CoordinatorState) -> int:

@@ -103,7 +103,8 @@ class Replanner:
             return
         available = tuple(sorted(state.available()))
         home = journal.home
-        missing = [name for name in home.workers if name not in available]
+        here = set(available)
+        missing = [name for name in home.workers if name not in here]
         slow = self._slow(available)
         self.history.look((available, slow), missing, state.now_ms)
         if journal.outstanding is not None:

@@ -27,8 +27,8 @@ from holdfast.plan.workers import node_of
 
 
 def judge(state: CoordinatorState) -> None:
-    members = state.journal.members()
-    for member, reason in sorted(state.gone.items(), key=lambda item: item[0] not in members):
+    is_member = state.journal.is_member
+    for member, reason in sorted(state.gone.items(), key=lambda item: not is_member(item[0])):
         is_newest = state.journal.started.get(member.name) == member.incarnation
         if not fence(state, member, reason) and is_newest and not state.journal.is_fenced(member):
             state.happened([SeatlessLost(member, reason)])
@@ -114,7 +114,7 @@ def fence(state: CoordinatorState, member: Member, reason: str) -> bool:
     """True: there was no such verdict before. A process without a seat that is gone needs none:
     nothing depends on it.
     """
-    is_member = member in state.journal.members()
+    is_member = state.journal.is_member(member)
     if state.journal.is_fenced(member) or not (is_member or member in state.roster.states):
         return False
     state.record(Fenced(member, reason))
@@ -126,13 +126,11 @@ def fence(state: CoordinatorState, member: Member, reason: str) -> bool:
 
 
 def _unreachable(state: CoordinatorState) -> dict[Member, str]:
-    lost = state.lost_nodes()
-    if not lost:
-        return {}
     return {
-        member: f"{node_of(member.name)} cannot be reached"
-        for member in state.journal.members()
-        if node_of(member.name) in lost and not state.journal.is_fenced(member)
+        member: f"{node} cannot be reached"
+        for node in state.lost_nodes()
+        for member in state.journal.members_on(node)
+        if not state.journal.is_fenced(member)
     }
 
 

@@ -17,6 +17,7 @@ from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.connection import Strangers
 from holdfast.runtime.wire.messages import (
+    CheckpointJob,
     Done,
     InjectFault,
     InjectRequest,
@@ -69,7 +70,14 @@ def make(tiny_job, tmp_path, node, stops):
         dispatch.connect("n0", node)
         strangers = Strangers(print, lambda: 0.0)
         admin = AdminApi(
-            spec, machine.view, opened[-1], dispatch, strangers, 0, lambda: stops.append("asked")
+            spec,
+            machine.view,
+            opened[-1],
+            dispatch,
+            strangers,
+            0,
+            stop=lambda: stops.append("asked"),
+            checkpoint=stops.append,
         )
         return admin, opened[-1]
 
@@ -83,6 +91,13 @@ def test_a_client_stops_the_job(make, stops):
     assert isinstance(reply, Done)
     assert reply.ok
     assert stops == ["asked"]
+
+
+def test_a_launcher_elsewhere_asks_for_a_checkpoint(make, stops):
+    assert make()[0].serve(CheckpointJob(signal="SIGUSR1")) == Done(
+        text="a checkpoint, after 0 steps"
+    )
+    assert stops == ["SIGUSR1"]
 
 
 def test_how_the_job_is_doing(make):

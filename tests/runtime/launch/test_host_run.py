@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import create_run_directory
 from holdfast.runtime.launch.host_run import SILENT_S, HostRun
-from holdfast.runtime.launch.launcher_messages import Ending
+from holdfast.runtime.launch.launcher_messages import CheckpointRequest, Ending
 from holdfast.runtime.launch.run_memory import RunMemory
 from holdfast.runtime.launch.run_record import read_run
 from holdfast.runtime.launch.store import bind
@@ -21,6 +21,7 @@ from holdfast.runtime.rendezvous.rendezvous import (
     open_rendezvous,
     take_term,
 )
+from holdfast.runtime.wire.messages import CheckpointJob
 
 
 class People:
@@ -28,13 +29,14 @@ class People:
 
     def __init__(self) -> None:
         self.started: list = []
+        self.told: list = []
         self.has_coordinator = False
 
     def start_coordinator(self, spec, listener) -> None:
         self.started.append(spec)
 
     def tell(self, message) -> None:
-        pass
+        self.told.append(message)
 
 
 @pytest.fixture
@@ -83,6 +85,22 @@ def test_one_that_was_replaced_is_not(run) -> None:
     run._coordinator_lost("ended")
     assert len(run._people.started) == 1
     assert "that of term 2 at 10.0.0.7:70" in run.shown[0]
+
+
+def test_a_signal_for_a_checkpoint_reaches_the_coordinator_wherever_it_is(run, monkeypatch) -> None:
+    asked: list = []
+    monkeypatch.setattr(
+        "holdfast.runtime.launch.host_run.ask", lambda place, why, message: asked.append(message)
+    )
+    run._want_checkpoint("SIGUSR1")
+    assert (run._people.told, asked) == ([], [CheckpointJob(signal="SIGUSR1")])
+    run._people.has_coordinator = True
+    run._want_checkpoint("SIGUSR1")
+    assert (run._people.told, len(asked)) == ([CheckpointRequest(signal="SIGUSR1")], 1)
+    run._people.has_coordinator = False
+    monkeypatch.undo()
+    run._want_checkpoint("SIGUSR1")  # none is there
+    assert "no coordinator hears it" in run.shown[0]
 
 
 def test_one_elsewhere_that_stays_silent_is_replaced_from_here(run) -> None:

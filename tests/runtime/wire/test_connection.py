@@ -196,14 +196,30 @@ def test_too_many_who_prove_nothing(monkeypatch):
 
     async def main():
         async with Server() as server:
-            socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
-            while not server.strangers.num_refused:
+            socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+            while server.strangers.num_refused < 3:
                 await asyncio.sleep(0.005)
+            assert server.gate.num_unproved == 2
+            assert (await connect(server))[1] == 7  # though they are all still there
             for sock in socks:
                 sock.close()
             while server.gate.num_unproved:
                 await asyncio.sleep(0.005)
-            assert (await connect(server))[1] == 7
+
+    asyncio.run(main())
+
+
+def test_strangers_leave_descriptors_to_others(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (12, 12))
+
+    async def main():
+        async with Server() as server:
+            socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(9)]
+            while server.strangers.num_refused < 6:
+                await asyncio.sleep(0.005)
+            assert server.gate.num_unproved == 3
+            for sock in socks:
+                sock.close()
 
     asyncio.run(main())
 

@@ -8,7 +8,12 @@ import pytest
 from holdfast.engine.groups import GroupBroken
 from holdfast.errors import HoldfastError
 from holdfast.runtime.wire.messages import Assignment
-from holdfast.runtime.worker.main import explain_failure, pick_device, run_worker
+from holdfast.runtime.worker.main import (
+    explain_failure,
+    pick_device,
+    rank_variables,
+    run_worker,
+)
 
 
 @pytest.fixture
@@ -48,6 +53,22 @@ def assignment(config, **fields):
         final_dir="",
         **fields,
     )
+
+
+@pytest.mark.parametrize(
+    ("worker", "devices_per_node", "expected"),
+    [
+        ("n0.g5", 8, {"RANK": "5", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "6", "GROUP_RANK": "0"}),
+        ("n2.g1", 2, {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "2"}),
+    ],
+)
+def test_user_code_finds_its_rank_as_under_torchrun(config, worker, devices_per_node, expected):
+    parallel = msgspec.structs.replace(
+        config.parallel, replicas=3, stages=2, devices_per_node=devices_per_node
+    )
+    given = assignment(msgspec.structs.replace(config, parallel=parallel))
+    found = rank_variables(msgspec.structs.replace(given, worker=worker))
+    assert found == expected | {"WORLD_SIZE": "6"}
 
 
 @pytest.mark.parametrize(("num_workers_here", "host"), [(4, None), (6, "n0.g5")])

@@ -1,11 +1,13 @@
 """Bytes of snapshots from other hosts: verified, and one source less where an agent is gone."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from holdfast.plan.build import regular_plan
+from holdfast.runtime.wire import connection
 from holdfast.runtime.wire.host_messages import PeerAccess
 from holdfast.runtime.worker import remote_memory
 from holdfast.runtime.worker.group_store import PeerDirectory
@@ -54,12 +56,41 @@ def hosts(cluster, here: str = "n9", gone: tuple[str, ...] = ()) -> Iterator[Rem
 
 
 def test_a_version_is_loaded_from_other_hosts(cluster, monkeypatch) -> None:
-    monkeypatch.setattr(remote_memory, "MAX_READ_BYTES", 100)  # in many pieces
+    monkeypatch.setattr(remote_memory, "MAX_READ_BYTES", 100)  # in many questions
+    monkeypatch.setattr(connection, "PIECE_BYTES", 7)  # and in many pieces of an answer
     state = save(cluster, V1)
     with hosts(cluster) as others, others.open() as sources:
         manifests = [manifest for source in sources for manifest in source.manifests()]
         catalog = Catalog(Holding(by_version(manifests)[0]), sources, "n9")
         assert all(report.bytes_by_origin() for report in load_all(PLAN, catalog, state))
+
+
+def test_what_is_read_is_put_where_it_is_wanted(cluster) -> None:
+    save(cluster, V1)
+    with hosts(cluster) as others, others.open() as sources:
+        manifests = [manifest for source in sources for manifest in source.manifests()]
+        catalog = Catalog(Holding(by_version(manifests)[0]), sources, "n9")
+        for entry in catalog.holding.entries.values():
+            own = bytearray(entry.num_bytes)
+            found = catalog.fetch(entry, into=memoryview(own))
+            assert found.in_place
+            assert bytes(own) == bytes(catalog.fetch(entry).data)
+            assert not catalog.fetch(entry, 1, into=memoryview(own)[1:]).in_place
+
+
+def test_several_threads_read_at_once(cluster) -> None:
+    """Each over a connection of its own."""
+    save(cluster, V1)
+    with hosts(cluster) as others, others.open() as sources:
+        (node,) = [source for source in sources if source.node == "n0"]
+        (manifest, *_) = node.manifests()
+        entry = manifest.layout.entries[0]
+
+        def read(_: int) -> bytes:
+            return bytes(node.read(manifest.place, entry.key, 0, entry.num_bytes))
+
+        with ThreadPoolExecutor(4) as pool:
+            assert len(set(pool.map(read, range(50)))) == 1
 
 
 def test_a_host_that_is_gone_is_one_source_less(cluster) -> None:

@@ -213,8 +213,8 @@ def test_a_version_overwritten_while_it_is_read_is_not_used(tmp_path):
     catalog = cluster.catalog(V, here="n0")
     fetch = catalog.fetch
 
-    def overwritten_meanwhile(entry, start, stop):
-        found = fetch(entry, start, stop)
+    def overwritten_meanwhile(entry, start, stop, into):
+        found = fetch(entry, start, stop, into)
         cluster.arenas[0].roll_back(Version(4, 1))
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
 from holdfast.runtime.wire.frames import FROM_PEER, Reader
 from holdfast.runtime.wire.host_messages import (
-    BytesGiven,
+    BytesFollow,
     BytesWanted,
     KeyDone,
     KeySet,
@@ -36,8 +36,8 @@ from holdfast.snapshot.memory.sources import NodeMemory, Unreadable
 _LOG = logging.getLogger(__name__)
 
 KEPT_EPOCHS = 16
-MAX_READ_BYTES = 8 * 2**20
-"""At once: the agent has others to serve."""
+MAX_READ_BYTES = 16 * 2**20
+"""At once, as much as a checksum covers. It leaves in pieces: the agent has others to serve."""
 _EPOCH = re.compile(r"e(\d+)/")
 
 
@@ -131,20 +131,22 @@ class PeerService:
             case PinWanted(version=version):
                 connection.send(self._pin(connection, version))
             case BytesWanted():
-                connection.send(self._read(message))
+                self._give(connection, message)
             case ReachAsked():
                 connection.send(self._reach())
 
-    def _read(self, wanted: BytesWanted) -> BytesGiven:
-        """As it is: who asks verifies it."""
-        if wanted.stop - wanted.start > MAX_READ_BYTES:
-            error = f"{wanted.stop - wanted.start} bytes at once; {MAX_READ_BYTES} at most"
-            return BytesGiven(data=b"", error=error)
+    def _give(self, connection: ServerConnection, wanted: BytesWanted) -> None:
+        """The memory itself, not a copy, and as it is: who asks verifies it."""
+        size = wanted.stop - wanted.start
         try:
+            if not 0 <= size <= MAX_READ_BYTES:
+                raise Unreadable(f"{size} bytes at once; {MAX_READ_BYTES} at most")
             found = self._memory().read(wanted.place, wanted.key, wanted.start, wanted.stop)
         except Unreadable as error:
-            return BytesGiven(data=b"", error=str(error))
-        return BytesGiven(data=bytes(found))
+            connection.send(BytesFollow(num_bytes=0, error=str(error)))
+            return
+        connection.send(BytesFollow(num_bytes=found.nbytes))
+        connection.send_memory(found)
 
     def _pin(self, connection: ServerConnection, version: Version | None) -> ManifestsGiven:
         """One at a time: a job has one process that writes checkpoints."""

@@ -30,6 +30,7 @@ from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.connection import Strangers
 from holdfast.runtime.wire.messages import (
+    CheckpointJob,
     Done,
     FromClient,
     InjectFault,
@@ -54,9 +55,10 @@ class AdminApi:
         strangers: Strangers,
         now_ms: int,
         stop: Callable[[], object],
+        checkpoint: Callable[[str], object],
     ) -> None:
-        """`stop`: ends the job as a signal would."""
-        self.stop = stop
+        """`stop`: ends the job as a signal would; `checkpoint`: writes one for this signal."""
+        self.stop, self._checkpoint = stop, checkpoint
         self._spec, self._view, self._run_log = spec, view, run_log
         self._dispatch, self._strangers = dispatch, strangers
         seed = spec.config.job.seed
@@ -77,6 +79,9 @@ class AdminApi:
             case StopJob():
                 self.stop()
                 return Done(text=f"stopping with a checkpoint, {after_steps(self._view.next_step)}")
+            case CheckpointJob(signal=name):
+                self._checkpoint(name)
+                return Done(text=f"a checkpoint, {after_steps(self._view.next_step)}")
 
     def status(self) -> bytes:
         job = self._spec.config.job

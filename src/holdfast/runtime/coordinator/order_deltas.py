@@ -8,6 +8,7 @@ sent as runs: 0-499.
 """
 
 from collections.abc import Hashable, Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -27,6 +28,12 @@ Runs = tuple[tuple[int, int], ...]
 
 
 def to_runs(numbers: Iterable[int]) -> Runs:
+    return _runs_of(tuple(numbers))
+
+
+@lru_cache(maxsize=1024)
+def _runs_of(numbers: tuple[int, ...]) -> Runs:
+    """Most shares of an order have the same long lists."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][1] + 1 == number:

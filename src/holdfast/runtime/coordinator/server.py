@@ -89,7 +89,13 @@ from holdfast.runtime.launch.launcher_messages import (
 )
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.rendezvous.rendezvous import Superseded
-from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
+from holdfast.runtime.wire.connection import (
+    BACKLOG,
+    Gate,
+    ServerConnection,
+    Strangers,
+    server_tls,
+)
 from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, FROM_HOST, Reader
 from holdfast.runtime.wire.host_messages import Serving
 from holdfast.runtime.wire.messages import (
@@ -142,6 +148,7 @@ class CoordinatorServer:
             self._strangers,
             now_ms(),
             stop=lambda: self._on_launcher(StopRequest(signal="a client")),
+            checkpoint=lambda name: self._on_launcher(CheckpointRequest(signal=name)),
         )
         self._ending: Ending | None = None
         self._ended = asyncio.Event()
@@ -174,7 +181,9 @@ class CoordinatorServer:
         )
         job = self._spec.config.job
         tls = server_tls(job.tls_cert, job.tls_key)
-        serve = loop.create_server(lambda: ServerConnection(gate), sock=listener, ssl=tls)
+        serve = loop.create_server(
+            lambda: ServerConnection(gate), sock=listener, ssl=tls, backlog=BACKLOG
+        )
         tasks: list[asyncio.Task[None]] = []
         if self._hosts is not None:
             gate.readers["host"] = FROM_HOST
@@ -192,11 +201,11 @@ class CoordinatorServer:
         await self._ended.wait()
         for task in (*tasks, *(self._hosts.probes if self._hosts is not None else ())):
             task.cancel()
-        server.close()
         await self._advisor.close()
         if self._error is not None:
             raise self._error
-        await self._say_good_bye()
+        await self._say_good_bye()  # also to an agent that was away, and comes now
+        server.close()
 
     @property
     def _is_successor(self) -> bool:
@@ -256,7 +265,8 @@ class CoordinatorServer:
         if self._ending is None:
             return
         view = self._machine.view
-        if self._ending.outcome != "failed" and view.num_workers:
+        self._look_who_is_left()
+        if self._ending.outcome != "failed" and not self._all_left.is_set():
             deadline_s = STOP_DEADLINE_S if view.is_stopping else LEAVE_DEADLINE_S
             try:
                 async with asyncio.timeout(deadline_s):
@@ -275,6 +285,14 @@ class CoordinatorServer:
         self._link.send(ending)
         self._link.close()
         await asyncio.sleep(0.01)
+
+    def _look_who_is_left(self) -> None:
+        """At the end. Who cannot be reached has no part in it: all that counts is done."""
+        if self._ending is None:
+            return
+        connected = set(self._dispatch.nodes)
+        if connected.isdisjoint(map(node_of, self._machine.view.workers)):
+            self._all_left.set()
 
     # Facts.
 
@@ -307,8 +325,7 @@ class CoordinatorServer:
                 self._take(message)
             case WorkerExited():
                 self._take(message)
-                if not self._machine.view.num_workers:
-                    self._all_left.set()
+                self._look_who_is_left()
             case Relayed():
                 self._on_worker(message)
             case Persisted():
@@ -325,6 +342,7 @@ class CoordinatorServer:
         if self._dispatch.disconnect(connection.name, connection):
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
+            self._look_who_is_left()
             if self._hosts is not None and self._ending is None:
                 self._hosts.probe(connection.name)
 

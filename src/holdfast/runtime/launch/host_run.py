@@ -37,7 +37,7 @@ from holdfast.runtime.rendezvous.rendezvous import (
     newest_coordinator,
 )
 from holdfast.runtime.wire.client import ask
-from holdfast.runtime.wire.messages import StopJob
+from holdfast.runtime.wire.messages import CheckpointJob, StopJob
 
 LOOK_S = 0.25
 ASK_AGAIN_S = 2.0
@@ -166,7 +166,16 @@ class HostRun(JobRun):
             self._answered = time.monotonic()
             self._start_again(newest, f"no coordinator has answered for {silent_s:.0f} s")
 
-    # Ending.
+    # Signals.
+
+    def _want_checkpoint(self, name: str) -> None:
+        if self._people.has_coordinator:
+            super()._want_checkpoint(name)
+            return
+        try:
+            ask(self._directory.path, "checkpoint", CheckpointJob(signal=name))
+        except HoldfastError as error:
+            self.show([f"{name} asks for a checkpoint, and no coordinator hears it: {error}"])
 
     def _stop(self, number: int) -> None:
         super()._stop(number)

@@ -422,9 +422,12 @@ class JobRun:
                 self._signal = self._signal or number
                 raise StoppedAtOnce(f"{_name(number)}, so at once")
             case "checkpoint":
-                self._people.tell(CheckpointRequest(signal=_name(number)))
+                self._want_checkpoint(_name(number))
             case "stacks":
                 self.show(all_stacks())
+
+    def _want_checkpoint(self, name: str) -> None:
+        self._people.tell(CheckpointRequest(signal=name))
 
     def _stop(self, number: int) -> None:
         """Schedulers may send several signals; only a person who presses Ctrl-C again means that

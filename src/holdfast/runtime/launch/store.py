@@ -23,7 +23,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((resolve(host), port))
-        listener.listen(1024)
+        listener.listen(4096)
     except OSError as error:
         listener.close()
         raise HoldfastError(

@@ -7,9 +7,11 @@ no message is refused in the same way: its connection ends, and it may come agai
 """
 
 import asyncio
+import resource
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,11 +28,21 @@ UNHEARD_MS = 5000
 and nothing else would tell.
 """
 MAX_UNPROVED = 4096
-"""Connections that have not proved anything yet; more are refused at once."""
+"""Connections that have not proved anything yet. With one more, the oldest of them is refused: who
+knows the secret proves it at once, however many strangers there are.
+"""
+BACKLOG = 4096
+"""Connections that wait to be accepted: thousands of agents come at once to a coordinator that was
+started again, and one that finds no room tries again seconds later.
+"""
+UNPROVED_SHARE = 4
+"""And no more than this part of the descriptors of a process: the others are for those who have."""
 MAX_UNSENT_BYTES = 256 * 2**20
 """A peer that takes nothing off our hands is hung up on."""
 MAX_ADDRESSES = 1000
 LOG_EVERY_S = 1.0
+PIECE_BYTES = 2**20
+"""Of memory that is sent: what the kernel does not take at once is copied."""
 
 
 class Strangers:
@@ -61,6 +73,9 @@ class Connection(asyncio.Protocol, ABC):
         self._unheard_ms = unheard_ms
         self._transport: asyncio.Transport | None = None
         self._unpacker: Unpacker[Any] = Unpacker(HANDSHAKE)
+        self._memory: deque[memoryview] = deque()
+        """Behind what the transport has; nothing else is sent before it is gone."""
+        self._is_full = False
         self.is_open = False
         """Both sides have proved themselves, and none has closed it."""
 
@@ -108,11 +123,39 @@ class Connection(asyncio.Protocol, ABC):
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0
-        if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        unsent = transport.get_write_buffer_size() + sum(view.nbytes for view in self._memory)
+        if unsent > MAX_UNSENT_BYTES:
             self.hang_up()
             return 0
-        transport.write(data)
+        if self._memory:
+            self._memory.append(memoryview(data))
+        else:
+            transport.write(data)
         return len(data)
+
+    def send_memory(self, view: memoryview) -> None:
+        """Send bytes from where they lie, a piece at a time, as fast as the other side takes them.
+        They may change until they are gone.
+        """
+        self._memory.append(view)
+        self._send_pieces()
+
+    def _send_pieces(self) -> None:
+        while self._memory and not self._is_full:
+            if self._transport is None or self._transport.is_closing():
+                self._memory.clear()
+                return
+            view = self._memory.popleft()
+            if view.nbytes > PIECE_BYTES:
+                self._memory.appendleft(view[PIECE_BYTES:])
+            self._transport.write(view[:PIECE_BYTES])
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._send_pieces()
 
     def hang_up(self) -> None:
         if self._transport is not None:
@@ -125,6 +168,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def connection_lost(self, error: Exception | None) -> None:
         was_open, self.is_open = self.is_open, False
+        self._memory.clear()
         self._transport = None
         self.lost("the connection ended" if error is None else str(error), was_open)
 
@@ -158,7 +202,26 @@ class Gate:
         """`readers`: what may come from each role."""
         self.secret, self.term, self.strangers, self.readers = secret, term, strangers, readers
         self.on_open, self.on_message, self.on_lost = on_open, on_message, on_lost
-        self.num_unproved = 0
+        self._unproved: dict[ServerConnection, None] = {}
+        """The oldest first."""
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_unproved = max(1, min(MAX_UNPROVED, descriptors // UNPROVED_SHARE))
+
+    @property
+    def num_unproved(self) -> int:
+        return len(self._unproved)
+
+    def came(self, connection: "ServerConnection") -> None:
+        self._unproved[connection] = None
+        if len(self._unproved) > self._max_unproved:
+            oldest = next(iter(self._unproved))
+            self.went(oldest)
+            oldest.refused("too many connections that have proved nothing")
+            oldest.hang_up()
+
+    def went(self, connection: "ServerConnection") -> None:
+        """It has proved itself, or is gone."""
+        self._unproved.pop(connection, None)
 
 
 class ServerConnection(Connection):
@@ -174,11 +237,7 @@ class ServerConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._address = self.address
-        self._gate.num_unproved += 1
-        if self._gate.num_unproved > MAX_UNPROVED:
-            self.refused("too many connections that have proved nothing")
-            self.hang_up()
-            return
+        self._gate.came(self)
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._too_late)
         self.send(self._proof.challenge())
 
@@ -201,7 +260,7 @@ class ServerConnection(Connection):
         self._gate.on_open(self)
 
     def _proved(self) -> None:
-        self._gate.num_unproved -= 1
+        self._gate.went(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -98,8 +98,10 @@ class BytesWanted(Message, frozen=True, kw_only=True):
     stop: int
 
 
-class BytesGiven(Message, frozen=True, kw_only=True):
-    data: bytes
+class BytesFollow(Message, frozen=True, kw_only=True):
+    """So many bytes come right behind this message, as they lie in memory: they are no frame."""
+
+    num_bytes: int
     error: str = ""
     """Why there are none."""
 

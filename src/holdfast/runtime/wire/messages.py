@@ -55,7 +55,7 @@ from holdfast.plan.profile import Profile
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.wire.host_messages import (
-    BytesGiven,
+    BytesFollow,
     BytesWanted,
     JoinRefused,
     JoinRequest,
@@ -328,7 +328,7 @@ class NodeGrant(Message, frozen=True, kw_only=True):
 FromHost = JoinRequest
 ToHost = NodeGrant | JoinRefused
 FromPeer = KeySet | KeysWanted | ManifestsWanted | PinWanted | BytesWanted | ReachAsked
-ToPeer = KeyDone | KeyValues | ManifestsGiven | BytesGiven | ReachTold
+ToPeer = KeyDone | KeyValues | ManifestsGiven | BytesFollow | ReachTold
 
 
 # Clients.
@@ -351,12 +351,19 @@ class StopJob(Message, frozen=True, kw_only=True):
     """With a checkpoint, at the next step boundary."""
 
 
+class CheckpointJob(Message, frozen=True, kw_only=True):
+    """Write the newest version to disk, and go on."""
+
+    signal: str
+    """The launcher of a job whose coordinator runs elsewhere has got it."""
+
+
 class Done(Message, frozen=True, kw_only=True):
     text: str
     ok: bool = True
 
 
-FromClient = StatusRequest | InjectRequest | StopJob
+FromClient = StatusRequest | InjectRequest | StopJob | CheckpointJob
 ToClient = StatusReply | Done
 
 

@@ -7,8 +7,16 @@ from typing import TypeVar
 
 from holdfast.control.message import Message
 from holdfast.runtime.wire.connection import CONNECT_S, end_if_unheard
-from holdfast.runtime.wire.frames import BY_PEER, HANDSHAKE, Channel, WireError
-from holdfast.runtime.wire.host_messages import Peer
+from holdfast.runtime.wire.frames import (
+    BY_PEER,
+    HANDSHAKE,
+    HEADER_BYTES,
+    Channel,
+    WireError,
+    frame_size,
+    pack,
+)
+from holdfast.runtime.wire.host_messages import BytesFollow, BytesWanted, Peer
 from holdfast.runtime.wire.messages import Challenge, ToPeer, Welcome
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
 
@@ -38,7 +46,6 @@ class PeerClient:
             except (OSError, ProofFailed, WireError) as error:
                 raise PeerGone(f"the agent at {peer.host}:{peer.port}: {error}") from None
             undo.pop_all()
-        self._channel = Channel(self._socket, BY_PEER)
 
     def _prove(self, proof: ClientProof) -> None:
         channel = Channel(self._socket, HANDSHAKE)
@@ -56,18 +63,51 @@ class PeerClient:
         answer: ToPeer | None = None
         try:
             self._socket.settimeout(within_s)
-            self._channel.send(message)
-            answer = self._channel.receive()
+            self._socket.sendall(pack(message))
+            answer = self._receive()
         except TimeoutError:
             why = f"no answer within {within_s:g} s"
         except (OSError, WireError) as error:
             why = str(error)
         else:
-            why = "it hung up" if answer is None else f"a {type(answer).__name__}"
+            why = f"a {type(answer).__name__}"
         if isinstance(answer, kind):
             return answer
         self.close()
         raise PeerGone(f"the agent at {self._peer.host}:{self._peer.port}: {why}")
+
+    def ask_bytes(self, wanted: BytesWanted, into: memoryview, within_s: float) -> str:
+        """What it wants, in its place; or why that agent cannot give it."""
+        follow = self.ask(wanted, BytesFollow, within_s)
+        if follow.error:
+            return follow.error
+        if follow.num_bytes != into.nbytes:
+            self.close()
+            return f"{follow.num_bytes} bytes instead of {into.nbytes}"
+        try:
+            self._fill(into)
+        except OSError as error:  # a timeout, too
+            self.close()
+            raise PeerGone(f"the agent at {self._peer.host}:{self._peer.port}: {error}") from None
+        return ""
+
+    def _receive(self) -> ToPeer:
+        """One message and not a byte more: what follows may be none."""
+        header = bytearray(HEADER_BYTES)
+        self._fill(memoryview(header))
+        size = frame_size(bytes(header))
+        BY_PEER.check(size)
+        body = bytearray(size)
+        self._fill(memoryview(body))
+        return BY_PEER.decode(bytes(body))
+
+    def _fill(self, into: memoryview) -> None:
+        done = 0
+        while done < into.nbytes:
+            count = self._socket.recv_into(into[done:])
+            if not count:
+                raise ConnectionError("it hung up")
+            done += count
 
     def close(self) -> None:
         self._socket.close()

@@ -51,6 +51,8 @@ WARM_UP_STEPS = 2
 """Of every epoch; left out of what is measured."""
 AWAY_S = 300.0
 """How long a shared run directory may be away at the end of a job."""
+FULL_S = 10.0
+"""How long a disk may be full then."""
 TRY_AGAIN_S = 0.5
 
 
@@ -198,13 +200,13 @@ class WorkerLink:
         )
 
     def _write_final(self, next_step: int, slices: Mapping[str, Slice]) -> tuple[int, str]:
-        """The size, or why it is not written: all steps are done, and nothing ends for that. Where
-        hosts share the directory, it may be away for a while: it is tried again, until a freeze
-        asks for this worker.
+        """The size, or why it is not written: all steps are done, and nothing ends for that. The
+        disk may be full, or a directory that hosts share be away, for a while only: it is tried
+        again, until a freeze asks for this worker.
         """
         assignment = self._assignment
         folder, worker = assignment.final_dir, assignment.worker
-        deadline = time.monotonic() + (AWAY_S if assignment.access is not None else 0.0)
+        deadline = time.monotonic() + (AWAY_S if assignment.access is not None else FULL_S)
         while True:
             try:
                 return write_final(folder, worker, self._epoch, next_step, slices), ""

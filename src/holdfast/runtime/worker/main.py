@@ -5,6 +5,7 @@ receive, beat, and build what comes next. If its agent is gone, the worker ends 
 """
 
 import logging
+import math
 import os
 import socket
 import traceback
@@ -89,7 +90,27 @@ def _user_place(error: Exception) -> str:
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
+def rank_variables(assignment: Assignment) -> dict[str, str]:
+    """As torchrun names them, for the user's code: places in the hardware under the plan that the
+    job began with. There is no MASTER_ADDR, since there is no master.
+    """
+    parallel = assignment.config.parallel
+    node, device = parse_worker(assignment.worker)
+    degrees = (parallel.replicas, parallel.stages, parallel.tensor, parallel.shard)
+    num_workers = math.prod(degrees)
+    here = min(parallel.devices_per_node, num_workers)
+    found = {
+        "RANK": node * here + device,
+        "WORLD_SIZE": num_workers,
+        "LOCAL_RANK": device,
+        "LOCAL_WORLD_SIZE": here,
+        "GROUP_RANK": node,
+    }
+    return {name: str(number) for name, number in found.items()}
+
+
 def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPage) -> None:
+    os.environ.update(rank_variables(assignment))
     torch.set_num_threads(assignment.num_threads)
     config = assignment.config
     faults = WorkerFaults(

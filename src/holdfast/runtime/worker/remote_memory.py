@@ -10,10 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
 
 from holdfast.runtime.agent.peer_service import MAX_READ_BYTES
 from holdfast.runtime.wire.host_messages import (
-    BytesGiven,
     BytesWanted,
     ManifestsGiven,
     ManifestsWanted,
@@ -32,38 +34,62 @@ MAX_AT_ONCE = 32
 
 
 class RemoteNode:
-    """(Source) One node's memory behind a connection, which several threads may use."""
+    """(Source) One node's memory. Several threads may read, each over a connection of its own."""
 
-    def __init__(self, node: str, client: PeerClient, manifests: Sequence[Manifest]) -> None:
-        self.node, self._client, self._manifests = node, client, list(manifests)
-        self._turn = threading.Lock()
+    def __init__(
+        self,
+        node: str,
+        client: PeerClient,
+        manifests: Sequence[Manifest],
+        connect: Callable[[], PeerClient],
+    ) -> None:
+        """`client` is the first: what was pinned over it stays pinned while it is open."""
+        self.node, self.first, self._manifests = node, client, list(manifests)
+        self._connect, self._lock = connect, threading.Lock()
+        self._idle, self._all = [client], [client]
 
     def manifests(self) -> list[Manifest]:
         return self._manifests
 
-    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
-        data = bytearray(stop - start)
+    def read(
+        self, place: ArenaPlace, key: str, start: int, stop: int, into: memoryview | None = None
+    ) -> memoryview:
+        data = np.empty(stop - start, np.uint8).data if into is None else into
+        client = self._take()
         for low in range(start, stop, MAX_READ_BYTES):
             high = min(low + MAX_READ_BYTES, stop)
             wanted = BytesWanted(place=place, key=key, start=low, stop=high)
-            data[low - start : high - start] = self._ask(wanted)
-        return memoryview(data)
+            try:
+                error = client.ask_bytes(wanted, data[low - start : high - start], ANSWER_S)
+            except (PeerGone, OSError) as gone:
+                raise Unreadable(f"{self.node}: {gone}") from None
+            if error:
+                self._idle.append(client)
+                raise Unreadable(error)
+        self._idle.append(client)
+        return data
 
-    def _ask(self, wanted: BytesWanted) -> bytes:
+    def _take(self) -> PeerClient:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
         try:
-            with self._turn:
-                answer = self._client.ask(wanted, BytesGiven, ANSWER_S)
-        except (PeerGone, OSError) as error:
-            raise Unreadable(f"{self.node}: {error}") from None
-        if answer.error:
-            raise Unreadable(answer.error)
-        return answer.data
+            client = self._connect()
+        except (PeerGone, OSError) as gone:
+            raise Unreadable(f"{self.node}: {gone}") from None
+        self._all.append(client)
+        return client
 
     def confirm(self, place: ArenaPlace) -> None:
         """What was read is a copy: it does not change any more."""
 
+    def close_but_first(self) -> None:
+        for client in self._all[1:]:
+            client.close()
+
     def close(self) -> None:
-        self._client.close()
+        self.close_but_first()
+        self.first.close()
 
 
 class RemoteMemories:
@@ -112,12 +138,18 @@ class RemoteMemories:
     def _open(self, node: str) -> RemoteNode:
         client = self._peers.connect(node, ANSWER_S)
         answer = client.ask(ManifestsWanted(), ManifestsGiven, ANSWER_S)
-        return RemoteNode(node, client, answer.manifests)
+        return self._remote(node, client, answer)
 
     def _pin(self, known: RemoteNode | None, node: str, version: Version) -> RemoteNode:
-        client = known._client if known is not None else self._peers.connect(node, ANSWER_S)
+        if known is not None:
+            known.close_but_first()
+        client = known.first if known is not None else self._peers.connect(node, ANSWER_S)
         answer = client.ask(PinWanted(version=version), ManifestsGiven, ANSWER_S)
-        return RemoteNode(node, client, answer.manifests)
+        return self._remote(node, client, answer)
+
+    def _remote(self, node: str, client: PeerClient, answer: ManifestsGiven) -> RemoteNode:
+        connect = partial(self._peers.connect, node, ANSWER_S)
+        return RemoteNode(node, client, answer.manifests, connect)
 
     def _ask_all(self, nodes: Sequence[str], ask: Callable[[str], RemoteNode]) -> list[RemoteNode]:
         if not nodes:

@@ -37,6 +37,8 @@ class Fetched(msgspec.Struct):
     """Why sources before it in the order were not used."""
     lenders: list[tuple[Source, ArenaPlace]]
     """Whose memory `data` is, to be confirmed once it has been copied."""
+    in_place: bool = False
+    """They are where the caller wanted them."""
 
 
 class Catalog:
@@ -51,15 +53,21 @@ class Catalog:
         for entry in (*holding.entries.values(), *holding.computable().values()):
             self.entries.setdefault((entry.tensor, entry.kind), []).append(entry)
 
-    def fetch(self, entry: LayoutEntry, start: int = 0, stop: int = -1) -> Fetched:
-        """Bytes `start` .. `stop - 1` of an entry; BytesLost if no source can give them."""
+    def fetch(
+        self, entry: LayoutEntry, start: int = 0, stop: int = -1, into: memoryview | None = None
+    ) -> Fetched:
+        """Bytes `start` .. `stop - 1` of an entry; BytesLost if no source can give them. `into`:
+        where they may be put, as a source of another host has to put them somewhere.
+        """
         stop = entry.num_bytes if stop < 0 else stop
         chunk_bytes = self._chunk_bytes
         first, last = start // chunk_bytes, -(-stop // chunk_bytes)
+        if start % chunk_bytes or stop != min(last * chunk_bytes, entry.num_bytes):
+            into = None  # whole chunks are read, to be verified
         complaints: list[str] = []
         for manifest in self._places(entry):
             try:
-                found = self._from_place(entry, manifest, first, last)
+                found = self._from_place(entry, manifest, first, last, into)
             except Unreadable as error:
                 complaints.append(str(error))
                 continue
@@ -90,23 +98,37 @@ class Catalog:
         turn = crc32(entry.key.encode()) % len(others) if others else 0
         return [*local, *others[turn:], *others[:turn]]
 
-    def _from_place(self, entry: LayoutEntry, manifest: Manifest, first: int, last: int) -> Fetched:
+    def _from_place(
+        self,
+        entry: LayoutEntry,
+        manifest: Manifest,
+        first: int,
+        last: int,
+        into: memoryview | None = None,
+    ) -> Fetched:
         size = self._chunk_bytes
         stop = min(last * size, entry.num_bytes)
-        data = self._read(manifest, entry.key, first * size, stop)
+        data = self._read(manifest, entry.key, first * size, stop, into)
         for number in range(first, last):
             chunk = data[(number - first) * size : (number - first + 1) * size]
             check_chunk(chunk, manifest.checksums[entry.key][number], entry, number, manifest.node)
         origin = LOCAL if manifest.node == self.here else PEER
         lender = (self._sources[manifest.node], manifest.place)
-        return Fetched(data, origin, manifest.node, [], [lender])
+        return Fetched(data, origin, manifest.node, [], [lender], data is into)
 
-    def _read(self, manifest: Manifest, key: str, start: int, stop: int) -> memoryview:
+    def _read(
+        self,
+        manifest: Manifest,
+        key: str,
+        start: int,
+        stop: int,
+        into: memoryview | None = None,
+    ) -> memoryview:
         source = self._sources.get(manifest.node)
         if source is None:
             raise Unreadable(f"{manifest.node} cannot be reached")
         try:
-            data = source.read(manifest.place, key, start, stop)
+            data = source.read(manifest.place, key, start, stop, into)
         except OSError as error:  # a connection that broke is one source less, no more
             raise Unreadable(f"{manifest.node}: {error}") from None
         if data.nbytes != stop - start:

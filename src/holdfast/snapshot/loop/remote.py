@@ -97,7 +97,9 @@ class RemoteMemory:
     def manifests(self) -> list[Manifest]:
         return self._manifests
 
-    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
+    def read(
+        self, place: ArenaPlace, key: str, start: int, stop: int, into: memoryview | None = None
+    ) -> memoryview:
         answer = self._connection.ask(ReadRequest(self.node, place, key, start, stop))
         if answer[0]:
             raise Unreadable(bytes(answer[1:]).decode())

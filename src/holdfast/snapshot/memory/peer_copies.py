@@ -55,8 +55,11 @@ def _pull(slot: ArenaSlot, entry: LayoutEntry, owner: Source, manifest: Manifest
     target, size = slot.bytes(entry.key), slot.layout.chunk_bytes
     for number, wanted in enumerate(manifest.checksums[entry.key]):
         start, stop = number * size, min((number + 1) * size, entry.num_bytes)
-        target[start:stop] = owner.read(manifest.place, entry.key, start, stop)
-        found = xxhash.xxh3_64_intdigest(target[start:stop])
+        chunk = target[start:stop]
+        data = owner.read(manifest.place, entry.key, start, stop, chunk)
+        if data is not chunk:
+            chunk[:] = data
+        found = xxhash.xxh3_64_intdigest(chunk)
         if found != wanted:
             raise Unreadable(
                 f"chunk {number} of {entry.key!r} arrived with {found:016x}, not {wanted:016x}"

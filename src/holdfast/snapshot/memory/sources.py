@@ -24,8 +24,12 @@ class Source(Protocol):
     def manifests(self) -> list[Manifest]:
         """Of everything committed there."""
 
-    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
-        """Bytes `start` .. `stop - 1` of an entry or row; Unreadable, or OSError."""
+    def read(
+        self, place: ArenaPlace, key: str, start: int, stop: int, into: memoryview | None = None
+    ) -> memoryview:
+        """Bytes `start` .. `stop - 1` of an entry or row; Unreadable, or OSError. `into`: where a
+        source puts them that has to put them somewhere.
+        """
 
     def confirm(self, place: ArenaPlace) -> None:
         """Unreadable if bytes given out earlier may have been overwritten since."""
@@ -63,7 +67,9 @@ class NodeMemory:
         ]
         return [manifest_of(slot, self.node) for slot in slots if slot is not None]
 
-    def read(self, place: ArenaPlace, key: str, start: int, stop: int) -> memoryview:
+    def read(
+        self, place: ArenaPlace, key: str, start: int, stop: int, into: memoryview | None = None
+    ) -> memoryview:
         slot = self._slot(place)
         if key not in slot.layout.by_key:
             raise Unreadable(f"{self.node} keeps no {key!r} for {place.worker}")

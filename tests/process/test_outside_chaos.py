@@ -1,0 +1,73 @@
+"""Random signals, cuts, resets, floods and full disks against `holdfast run`, from outside only.
+
+A run or two with the tests; 200, other ones every time, with `make chaos`, which prints what was
+done and what came of it. HOLDFAST_CHAOS_SEED=N repeats from that seed on, HOLDFAST_OUTSIDE_RUNS=N
+makes that many.
+"""
+
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.outside_draw import NETWORK, SCENARIOS, SHAPES, SIGNALS, OutsideRun, draw_outside
+from support.outside_job import is_possible
+from support.outside_runs import OutsideChaos
+
+NUM_RUNS = 200
+AT_ONCE = 2
+
+
+@pytest.fixture
+def chaos(tmp_path_factory):
+    return OutsideChaos(tmp_path_factory.mktemp("outside"), is_root=not is_possible())
+
+
+def test_all_kinds_and_shapes_are_drawn():
+    drawn = [draw_outside(seed) for seed in range(300)]
+    assert {run.shape for run in drawn} == set(SHAPES)
+    kinds = {blow.kind for run in drawn for blow in run.blows}
+    assert kinds == {*SIGNALS, *NETWORK, "fill"}
+    assert draw_outside(7) == draw_outside(7)
+    alone = {blow.kind for seed in range(300) for blow in draw_outside(seed, False).blows}
+    assert alone == {*SIGNALS, "flood"}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_sample(chaos):
+    outcome = chaos.run(draw_outside(4, not is_possible()))
+    assert outcome.done
+    assert not outcome.wrong, f"{outcome.drawn}: {outcome.wrong}"
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario(chaos, name):
+    if reason := is_possible():
+        pytest.skip(reason)
+    number = list(SCENARIOS).index(name)
+    drawn = OutsideRun(number, "2 x 2 stages, 1f1b", 1, False, SCENARIOS[name])
+    outcome = chaos.run(drawn)
+    assert len(outcome.done) == len(drawn.blows)
+    assert not outcome.wrong, f"{outcome.drawn}: {outcome.wrong}"
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
+def test_hundreds_of_runs(chaos, capsys):
+    seed = int(os.environ.get("HOLDFAST_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+    number = int(os.environ.get("HOLDFAST_OUTSIDE_RUNS") or NUM_RUNS)
+    reason = is_possible()
+    with capsys.disabled():
+        print(f"\nHOLDFAST_CHAOS_SEED={seed} repeats this{'; ' if reason else ''}{reason}")
+    drawn = [draw_outside(seed + n, not reason) for n in range(number)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes = list(pool.map(chaos.run, drawn))
+    with capsys.disabled():
+        print(*chaos.table(), sep="\n")
+    wrong = [f"{outcome.drawn}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]
+    assert not wrong, "\n".join(wrong)

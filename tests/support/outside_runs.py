@@ -1,0 +1,188 @@
+"""Runs struck from outside, and what must be true of each: it ends as the undisturbed run of its
+shape does, is never silent for long, and leaves nothing behind.
+"""
+
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.record.final_state import read_final
+from support.command_runs import kept_steps, memory_of
+from support.outside_draw import SHAPES, Blow, OutsideRun
+from support.outside_job import STEPS, OutsideJob
+
+SILENCE_S = 60.0
+GONE_WITHIN_S = 10.0
+POLL_S = 0.03
+MAX_STARTS = 9
+STOPPED = {"kill launcher": (137,), "term launcher": (143,), "kill fork server": (1,)}
+"""What ends a run that the same command takes up again, and with which exit codes."""
+
+
+@dataclass
+class Outcome:
+    drawn: OutsideRun
+    done: list[str] = field(default_factory=list)
+    """The blows that hit something."""
+    longest_s: float = 0.0
+    """From one step to the next."""
+    num_starts: int = 0
+    wrong: str = ""
+
+
+class Disturbed:
+    """One run, until its end."""
+
+    def __init__(self, job: OutsideJob, drawn: OutsideRun) -> None:
+        self._job, self._due = job, list(drawn.blows)
+        self.outcome = Outcome(drawn)
+        self._open: list[tuple[float, Blow, list[int]]] = []
+        self._first_s: float | None = None
+        self._moved_s, self._steps, self._steps_before = time.monotonic(), 0, 0
+
+    def run(self) -> None:
+        self._start()
+        while True:
+            self._look()
+            code = self._job.code()
+            if code == 0:
+                break
+            if code is not None and not self._may_start_again(code):
+                self.outcome.wrong = f"exit code {code}"
+                break
+            if time.monotonic() - self._moved_s > SILENCE_S:
+                self.outcome.wrong = f"no step for {SILENCE_S:g} s"
+                break
+            self._strike()
+            time.sleep(POLL_S)
+        for _, blow, struck in self._open:
+            self._job.end(blow, struck)
+
+    def _start(self) -> None:
+        self.outcome.num_starts += 1
+        self._steps_before = self._steps
+        self._job.start()
+
+    def _may_start_again(self, code: int) -> bool:
+        allowed = [codes for name, codes in STOPPED.items() if name in self.outcome.done]
+        is_expected = any(code in codes for codes in allowed)
+        if "fill" in self.outcome.done and self._steps == self._steps_before:
+            is_expected |= code == 1  # it could not even begin: there was no room for its files
+        if not is_expected or self.outcome.num_starts >= MAX_STARTS:
+            return False
+        self._start()
+        return True
+
+    def _look(self) -> None:
+        now, steps = time.monotonic(), self._job.num_steps()
+        if steps != self._steps:
+            if self._first_s is not None:
+                self.outcome.longest_s = max(self.outcome.longest_s, now - self._moved_s)
+            self._steps, self._moved_s = steps, now
+            self._first_s = self._first_s or now
+
+    def _strike(self) -> None:
+        now = time.monotonic()
+        for entry in [entry for entry in self._open if entry[0] <= now]:
+            self._open.remove(entry)
+            self._job.end(*entry[1:])
+        while self._due and self._first_s and self._due[0].after_s <= now - self._first_s:
+            blow = self._due.pop(0)
+            struck = self._job.begin(blow)
+            if struck is not None:
+                self.outcome.done.append(blow.name)
+                self._open.append((now + blow.lasts_s, blow, struck))
+
+
+class OutsideChaos:
+    """Runs, two at a time, and the undisturbed ones to compare with."""
+
+    def __init__(self, folder: Path, *, is_root: bool) -> None:
+        self._folder, self._is_root = folder, is_root
+        self._calm: dict[str, dict[str, torch.Tensor]] = {}
+        self._lock = {shape: threading.Lock() for shape in SHAPES}
+        self.outcomes: list[Outcome] = []
+
+    def run(self, drawn: OutsideRun) -> Outcome:
+        calm = self._undisturbed(drawn)
+        with self._job(drawn, f"run-{drawn.seed}") as job:
+            disturbed = Disturbed(job, drawn)
+            disturbed.run()
+            found = disturbed.outcome
+            found.wrong = found.wrong or compare(job.run_dir, calm) or left_behind(job)
+            if found.wrong:
+                kept = job.run_dir.parents[1] / "kept"
+                shutil.copytree(job.run_dir, kept, ignore_dangling_symlinks=True)
+                found.wrong += f"\nkept in {kept}\n{job.output.read_text(errors='replace')[-2000:]}"
+        self.outcomes.append(found)
+        return found
+
+    def _undisturbed(self, drawn: OutsideRun) -> dict[str, torch.Tensor]:
+        with self._lock[drawn.shape]:
+            if drawn.shape not in self._calm:
+                alone = OutsideRun(drawn.seed, drawn.shape, 1, False, ())
+                with self._job(alone, f"calm-{drawn.seed}") as job:
+                    calm = Disturbed(job, alone)
+                    calm.run()
+                    assert not calm.outcome.wrong, job.output.read_text()
+                    self._calm[drawn.shape] = dict(read_final(job.run_dir))
+        return self._calm[drawn.shape]
+
+    @contextmanager
+    def _job(self, drawn: OutsideRun, name: str) -> Iterator[OutsideJob]:
+        job = OutsideJob(drawn, self._folder / name, is_root=self._is_root)
+        try:
+            yield job
+        finally:
+            job.close()
+
+    def table(self) -> list[str]:
+        runs = Counter(name for outcome in self.outcomes for name in set(outcome.done))
+        lines = [f"{'done to a job':22} {'runs':>5} {'wrong':>6} {'longest without a step':>24}"]
+        for name in sorted(runs):
+            own = [outcome for outcome in self.outcomes if name in outcome.done]
+            wrong = sum(bool(outcome.wrong) for outcome in own)
+            longest_s = max(outcome.longest_s for outcome in own)
+            lines.append(f"{name:22} {runs[name]:5} {wrong:6} {longest_s:22.1f} s")
+        wrong = sum(bool(outcome.wrong) for outcome in self.outcomes)
+        shapes = len({outcome.drawn.shape for outcome in self.outcomes})
+        blows = sum(len(outcome.done) for outcome in self.outcomes)
+        lines.append(
+            f"{len(self.outcomes)} runs of {shapes} shapes, {blows} disturbances, {wrong} wrong"
+        )
+        return lines
+
+
+def compare(run_dir: Path, calm: dict[str, torch.Tensor]) -> str:
+    """Why it is not equal to the undisturbed one; empty: it is."""
+    steps = kept_steps(run_dir)
+    if sorted(steps) != list(range(STEPS)):
+        return f"{len(steps)} of {STEPS} steps are recorded"
+    try:
+        final = read_final(run_dir)
+    except HoldfastError as error:
+        return str(error)
+    if sorted(final) != sorted(calm):
+        return "the final state has other tensors"
+    for name, tensor in calm.items():
+        difference = float((final[name] - tensor).norm() / tensor.norm())
+        if not difference <= 1e-9:
+            return f"{name} differs by {difference:.1e}"
+    return ""
+
+
+def left_behind(job: OutsideJob) -> str:
+    end_s = time.monotonic() + GONE_WITHIN_S
+    while found := [*job.pids(), *memory_of(job.run_dir)]:
+        if time.monotonic() > end_s:
+            return f"left behind: {found}"
+        time.sleep(POLL_S)
+    return ""
