@@ -8,7 +8,7 @@ from random import Random
 from holdfast.control.order import Order
 from holdfast.control.report import GroupLevel, Member
 
-Members = tuple[str, ...]
+GroupMembers = tuple[str, ...]
 _CUT = 0.2
 """How often a group is not at rest when its worker stops."""
 
@@ -17,7 +17,7 @@ class SymbolicGroups:
     def __init__(self, member: Member) -> None:
         self._random = Random(str(member))
         """Of its own: what is found broken changes nothing else in a world."""
-        self.names: dict[Members, str] = {}
+        self.names: dict[GroupMembers, str] = {}
         """The same at all members: by the order that made the group."""
         self._counts: dict[str, int] = {}
 
@@ -32,7 +32,7 @@ class SymbolicGroups:
             if self._random.random() >= _CUT
         }
 
-    def enter(self, order: Order, needed: Iterable[Members]) -> None:
+    def enter(self, order: Order, needed: Iterable[GroupMembers]) -> None:
         """A recovery says which live on; over a planned change all do that are needed."""
         known: Collection[str] = ()
         if order.kind == "change":
