@@ -211,6 +211,9 @@ class Ours(Without):
         if self._placed is not None:
             self._placed.sent()
 
+    def forwarded(self) -> None:
+        pass
+
     def applying(self) -> None:
         self.stalls.finish(self.copier)
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from _common import interleave
 from holdfast.runtime.config.job_file import JobConfig, format_job
 
 _KEY = b"turns"
@@ -152,6 +153,28 @@ class Turn:
                 self._process.kill()
                 self._process.wait()
         self._listener.close()
+
+
+@contextmanager
+def contenders(folder: Path, *names: str) -> Iterator[dict[str, Turn]]:
+    """Ended with the block, whatever happens in it."""
+    with ExitStack() as stack:
+        turns = {name: Turn(name, folder) for name in names}
+        for turn in turns.values():
+            stack.callback(turn.close)
+        yield turns
+
+
+def wait_until_ready(turns: Mapping[str, Turn]) -> None:
+    for turn in turns.values():
+        turn.wait_ready()
+
+
+def in_turns(turns: Mapping[str, Turn], base: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of the blocks of each; `base` has two in every round, for the A/A band."""
+    variants = {name: turn.block for name, turn in turns.items()}
+    variants[f"{base} again"] = turns[base].block
+    return interleave(variants, rounds)
 
 
 def start_job(turn: Turn, config: JobConfig) -> None:

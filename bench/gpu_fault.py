@@ -7,8 +7,8 @@ phase of a step.
 Goals: every run finishes, no step is lost, losses and parameters equal those of the undisturbed run
 (float64: 1e-9 relative); from the fault to the next step that is applied, at most a step of T, the
 share of the lost one among the R replicas, T / (R - 1), and one second. Printed beside it: the
-stall, and the apply gate, the one wait for the device per step that keeps anything queued behind a
-broken reduction from being applied.
+stall, the groups that lived on, and the apply gate, the one wait for the device per step that keeps
+anything queued behind a broken reduction from being applied.
 
 `--quick`: one phase per shape. Without a GPU it says so and exits with 0.
 """
@@ -102,19 +102,23 @@ class Line(msgspec.Struct, frozen=True):
     to_next_s: float
     """From the fault to the end of the next step; 0: there was none."""
     allowed_s: float
+    groups_kept: int
+    groups_made: int
 
 
 def to_next_step(run_dir: Path) -> float:
     """By the coordinator's clock: from the word of the worker that it fails now."""
-    journal, metrics = (
-        [msgspec.json.decode(line) for line in (run_dir / name).read_bytes().splitlines()]
-        for name in (JOURNAL, METRICS)
-    )
-    fault = next((line for line in journal if line.get("event") == "fault_injected"), None)
-    if fault is None:
+    faults = _lines(run_dir / JOURNAL, "fault_injected")
+    if not faults:
         return 0.0
-    done = [_time(line) for line in metrics if line["step"] >= fault["step"]]
+    fault = faults[0]
+    done = [_time(line) for line in _lines(run_dir / METRICS) if line["step"] >= fault["step"]]
     return max(0.0, min(done) - _time(fault))
+
+
+def _lines(path: Path, event: str = "") -> list[dict[str, Any]]:
+    found = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    return [line for line in found if not event or line.get("event") == event]
 
 
 def _time(line: dict[str, Any]) -> float:
@@ -133,6 +137,7 @@ def compare(name: str, calm: RunResult, result: RunResult, replicas: int) -> Lin
     stalls = [recovery.stall_s for recovery in result.report.recoveries]
     median = result.report.median_step_s or 0.0
     profile = msgspec.json.decode((Path(result.report.run_dir) / "profile.json").read_bytes())
+    recovered = _lines(Path(result.report.run_dir) / JOURNAL, "recovered")
     return Line(
         name,
         len(mine),
@@ -143,6 +148,8 @@ def compare(name: str, calm: RunResult, result: RunResult, replicas: int) -> Lin
         float(profile.get("agree") or 0.0) / median if median else 0.0,
         to_next_step(Path(result.report.run_dir)),
         median * (1 + 1 / (replicas - 1)) + GRACE_S,
+        sum(line["groups_kept"] for line in recovered),
+        sum(line["groups_made"] for line in recovered),
     )
 
 
@@ -201,7 +208,8 @@ def report(line: Line) -> Line:
         f"{line.fault:34} {line.steps} steps, losses {line.loss_difference:.1e}, parameters "
         f"{line.parameter_difference:.1e}, stall {line.stall_s * 1e3:.0f} ms, to the next step "
         f"{line.to_next_s * 1e3:.0f} ms (allowed {line.allowed_s * 1e3:.0f}), median step "
-        f"{line.median_step_s * 1e3:.1f} ms, apply gate {100 * line.gate_share:.1f} % of it",
+        f"{line.median_step_s * 1e3:.1f} ms, apply gate {100 * line.gate_share:.1f} % of it, "
+        f"{line.groups_kept} groups lived on, {line.groups_made} were made",
         flush=True,
     )
     return line

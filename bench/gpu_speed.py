@@ -22,7 +22,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,9 +29,9 @@ from typing import Any
 import msgspec
 import torch
 
-from _common import Goal, compare, finish, interleave, parse_args, print_table
+from _common import Goal, compare, finish, parse_args, print_table
 from _plain_llama import BETAS, CLIP, DECAY, EPS, RATE, Work
-from _turns import Turn, start_job, turn_data
+from _turns import Turn, contenders, in_turns, start_job, turn_data, wait_until_ready
 from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.plan.model_catalog import LlamaShape
 from holdfast.runtime.config.data_sections import DataSection
@@ -57,7 +56,7 @@ SHAPES = {
 SEQ_LEN, MICRO_BATCHES = 4096, 8
 ROWS = {"1.1B": 2, "3.0B": 1}
 """Of a micro-batch: with two, two contenders of the larger model do not fit together."""
-ROUNDS, QUICK_ROUNDS = 8, 5
+ROUNDS, QUICK_ROUNDS = 16, 5
 FITS_BYTES = 40e9
 """Three contenders fit where the state of one is smaller."""
 HERE = Path(__file__).parent
@@ -123,21 +122,15 @@ class Measured(msgspec.Struct):
 
 
 def measure(work: Work, others: Sequence[str], rounds: int, folder: Path) -> Measured:
-    with ExitStack() as stack:
-        turns = {name: Turn(name, folder) for name in ("ours", *others)}
-        for turn in turns.values():
-            stack.callback(turn.close)
+    with contenders(folder, "ours", *others) as turns:
         config = make_config(work, turns["ours"], folder, 1 + rounds)
         start_job(turns["ours"], config)
         for name in others:
             script = [sys.executable, str(HERE / "_plain_llama.py"), name]
             given = msgspec.json.encode(work).decode()
             turns[name].start([*script, given, turns[name].address])
-        for turn in turns.values():
-            turn.wait_ready()
-        variants = {name: turn.block for name, turn in turns.items()}
-        variants[f"{others[0]} again"] = turns[others[0]].block
-        seconds = interleave(variants, rounds)
+        wait_until_ready(turns)
+        seconds = in_turns(turns, others[0], rounds)
         for turn in turns.values():
             turn.finish()
         profile = msgspec.json.decode((Path(config.job.run_dir) / "profile.json").read_bytes())

@@ -14,7 +14,6 @@ Without a GPU it says so and exits with 0.
 
 import argparse
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,9 +21,9 @@ from typing import Any
 import msgspec
 import torch
 
-from _common import Goal, compare, finish, interleave, parse_args, print_table
+from _common import Goal, compare, finish, parse_args, print_table
 from _plain_llama import Work
-from _turns import Turn, start_job
+from _turns import Turn, contenders, in_turns, start_job, wait_until_ready
 from gpu_speed import MICRO_BATCHES, SEQ_LEN, SHAPES, make_config
 from holdfast.observe.run_directory import METRICS
 from holdfast.runtime.config.recovery_sections import SnapshotSection
@@ -53,24 +52,20 @@ def start_copying(turn: Turn, run_dir: str) -> int:
 
 
 def measure(work: Work, rounds: int, folder: Path) -> tuple[dict[str, list[float]], list[Any], int]:
-    with ExitStack() as stack:
-        memory = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
-        turns = {name: Turn(name, folder) for name in ("none", "snapshots")}
-        for turn in turns.values():
-            stack.callback(turn.close)
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
+        contenders(folder, "none", "snapshots") as turns,
+    ):
         blocks = {"none": 2 * (1 + rounds), "snapshots": MAX_START_BLOCKS + 1 + rounds}
         configs = {n: make_config(work, turns[n], folder, blocks[n]) for n in turns}
         kept = SnapshotSection(every=1, persist_every_s=0, memory_folder=memory)
         configs["snapshots"] = msgspec.structs.replace(configs["snapshots"], snapshot=kept)
         for name, turn in turns.items():
             start_job(turn, configs[name])
-        for turn in turns.values():
-            turn.wait_ready()
+        wait_until_ready(turns)
         run_dir = configs["snapshots"].job.run_dir
         started = start_copying(turns["snapshots"], run_dir)
-        variants = {name: turn.block for name, turn in turns.items()}
-        variants["none again"] = turns["none"].block
-        seconds = interleave(variants, rounds)
+        seconds = in_turns(turns, "none", rounds)
         found = lines_of(run_dir)[(started + 1) * work.block :]
     return seconds, found, started
 

@@ -221,7 +221,7 @@ def test_a_worker_that_trains_and_is_left_out_stops_first():
 def test_a_broken_group_is_said_once():
     machine = started()
     quiesce, told = machine.take(Broke("connection closed", ("n1.g0",)))
-    assert quiesce == Quiesce("connection closed")
+    assert quiesce == Quiesce("connection closed", is_frozen=False)
     assert (told.state.broken, told.state.blamed) == ("connection closed", ("n1.g0",))
     assert machine.take(Broke("again")) == []
     assert machine.take(Idle()) == []

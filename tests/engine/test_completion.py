@@ -5,9 +5,11 @@ import time
 import pytest
 import torch
 
+from holdfast.engine.group_keys import needed_groups
 from holdfast.engine.order_executor import OrderExecutor
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import Schedule
+from holdfast.plan.without_workers import without_workers
 from support.sample import diagonal, some
 from support.threaded_job import Fault, ThreadedJob, ThreadLink, assert_survives
 from support.training import TIED, Task
@@ -40,6 +42,20 @@ def test_a_death_in_every_phase(name, phase):
     victim = PLANS[name].workers[-1]
     job = survive(PLANS[name], Fault(victim, 1, phase))
     assert job.recoveries
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 2}, {"shard": 2}, {"stages": 2}], ids=str)
+def test_groups_without_the_dead_live_on(degrees):
+    """Where nothing was under way in them. Each group is counted once, as kept or as made."""
+    whole = plan(replicas=2, **degrees)
+    job = survive(whole, Fault("n0.g3", 1, "reduce 1"))
+    left, _ = without_workers(whole, ["n0.g3"])
+    needed = {key for name in left.workers for key in needed_groups(left, name, "gloo")}
+    kept = sum(report.num_groups_kept for _, report in job.recoveries)
+    made = sum(report.num_groups_made for _, report in job.recoveries)
+    assert kept + made >= len(needed)
+    before = {key for name in left.workers for key in needed_groups(whole, name, "gloo")}
+    assert kept <= len(needed & before)
 
 
 @pytest.mark.parametrize("phase", some(["reduce 3", "reduce 5"], ["reduce 5"]))

@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from holdfast.engine.communicator import Communicator
 from holdfast.engine.emulated_groups import EmulatedGroup, emulate
 from holdfast.engine.emulation import Emulation
-from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
+from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.plan.profile import Link, Profile
 from support.live_groups import run_together
 from support.training import Task

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 import torch
 
+from holdfast.engine.communicator import Communicator
 from holdfast.engine.groups import (
-    Communicator,
     GroupBroken,
     LiveGroup,
     first_line,

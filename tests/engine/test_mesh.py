@@ -47,7 +47,7 @@ def test_groups_with_the_same_members_live_on():
     before = make_mesh(Maker(), CUBE, 4)
     maker = Maker()
     alone = regular_plan(UNITS, stages=2, tensor=2, micro_batches=4)
-    after = make_mesh(maker, alone, 5, before)
+    after = make_mesh(maker, alone, 5, before.groups)
     kept = [key for key in after.groups if before.groups.get(key) is after.groups[key]]
     assert {kind for kind, _ in kept} == {"tensor", "link"} | (
         {"reduce"} if ("reduce", ("n0.g0", "n0.g1")) in kept else set()
@@ -66,7 +66,7 @@ def test_groups_with_the_same_members_live_on():
 def test_the_same_plan_again_makes_nothing():
     before = make_mesh(Maker(), CUBE, 0)
     maker = Maker()
-    after = make_mesh(maker, CUBE, 1, before)
+    after = make_mesh(maker, CUBE, 1, before.groups)
     assert maker.made == []
     assert left_over(before, after) == []
     assert after.num_kept == len(after.groups) == len(before.groups)
@@ -76,7 +76,7 @@ def test_new_groups_are_warmed_up_and_old_ones_left_alone(monkeypatch):
     before, warmed = make_mesh(Maker(), CUBE, 4), []
     monkeypatch.setattr(LiveGroup, "all_reduce", lambda group, tensor: warmed.append(group))
     alone = regular_plan(UNITS, stages=2, tensor=2, micro_batches=4)
-    after = make_mesh(Maker(), alone, 5, before, warm=True)
+    after = make_mesh(Maker(), alone, 5, before.groups, warm=True)
     new = [group for key, group in after.groups.items() if key not in before.groups]
     assert new
     assert warmed == new

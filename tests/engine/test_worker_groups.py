@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch.distributed as dist
 
+from holdfast.control.order import Freeze
 from holdfast.control.report import Member
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.background import Background
@@ -41,7 +42,7 @@ def groups(link):
 def test_a_freeze_ends_the_wait_for_peers_that_never_come(groups, link):
     building = groups.build(PLAN, 1)
     link.newest_freeze = 2
-    link.call("round 2")
+    link.call(Freeze(2, "round 2"))
     with pytest.raises(GroupBroken, match="frozen by round 2"):
         groups.wait_for(building)
 
@@ -57,7 +58,7 @@ def test_groups_that_were_given_up_are_made_anew(groups):
     old = groups.communicator
     groups.renew()
     assert groups.communicator is old, "there is nothing to give up"
-    groups.interrupt("a peer is gone")
+    groups.interrupt(Freeze(2, "a peer is gone"))
     with pytest.raises(GroupBroken, match="a peer is gone"):
         groups.check()
     groups.renew_if_woken()

@@ -6,7 +6,8 @@ import time
 
 import torch
 
-from holdfast.engine.groups import Communicator, GroupBroken
+from holdfast.engine.communicator import Communicator
+from holdfast.engine.groups import GroupBroken
 from support.cluster import Store
 
 

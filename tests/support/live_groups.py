@@ -9,7 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from holdfast.engine.groups import Communicator, GroupBroken, LiveGroup
+from holdfast.engine.communicator import Communicator
+from holdfast.engine.groups import GroupBroken, LiveGroup
 
 _LEAVING_S = 5.0
 

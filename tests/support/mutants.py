@@ -268,6 +268,14 @@ def confirm(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant
+def living_level(patch: pytest.MonkeyPatch) -> None:
+    """A group lives on wherever a member names it, however far the others got in it."""
+    patch.setattr(
+        rounds, "living_groups", lambda reports: {name for r in reports for name in r.groups}
+    )
+
+
+@mutant
 def freeze(patch: pytest.MonkeyPatch) -> None:
     """A worker that has reported goes on in the old epoch."""
 

@@ -94,14 +94,14 @@ class ThreadLink:
         if isinstance(word, Freeze) and word.round > self.newest_freeze:
             self.newest_freeze = word.round
             if self._call is not None:
-                self._call(f"round {word.round}")
+                self._call(word)
 
     def kill(self) -> None:
         """The worker ends when it next looks for a message, whatever it is blocked in now."""
         self.is_open = False
         self._words.put(None)
         if self._call is not None:
-            self._call("killed")
+            self._call(Freeze(self.newest_freeze, "killed"))
 
     def wait(self, timeout_s: float) -> WorkerMessage | None:
         try:

@@ -65,7 +65,8 @@ class Sender:
         if journal.ended is not None:
             return Leave()
         if held is not None and (member in held.waiting or member in held.reports):
-            return Freeze(held.number, held.reason) if state.round < held.number else None
+            freeze = Freeze(held.number, held.reason, held.leaving)
+            return freeze if state.round < held.number else None
         in_last = journal.last is not None and _is_in(member, journal.last)
         if journal.last is not None and in_last and state.epoch < journal.last.number:
             return self._last_order(member, journal.last)

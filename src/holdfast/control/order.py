@@ -85,6 +85,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Micro-batches whose loss, known here, counts."""
     micro_batches: tuple[int, ...] = ()
     """What has to run again, the same for all."""
+    living: tuple[str, ...] = ()
+    """Of this worker's groups, those that live on; all others are made anew."""
     recompute: dict[Addend, tuple[int, ...]] = {}
     """Of those, what is added to which sum; nothing else is."""
     rate_factor: float = 1.0
@@ -130,7 +132,11 @@ class Order(Message, frozen=True, kw_only=True, tag="order"):
 
 
 class Freeze(Message, frozen=True, tag="freeze"):
-    """Stop, break all groups, and report."""
+    """Stop, break all groups that are not at rest then, and report."""
 
     round: int
     reason: str = ""
+    leaving: tuple[str, ...] = ()
+    """Workers without a place in the plan that will follow, as far as it is known: only groups
+    with one of them are broken at once. Empty: all are.
+    """

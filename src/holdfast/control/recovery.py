@@ -9,7 +9,14 @@ from holdfast.control.journal_state import members_of
 from holdfast.control.order import FullPlan, Order
 from holdfast.control.planned import use_spares
 from holdfast.control.report import Member
-from holdfast.control.rounds import NeedsRestore, Round, RoundDecision, decide, is_late
+from holdfast.control.rounds import (
+    NeedsRestore,
+    Round,
+    RoundDecision,
+    decide,
+    is_late,
+    leaving,
+)
 from holdfast.control.verdicts import Blame, accuse
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
@@ -33,6 +40,7 @@ def begin_if_needed(state: CoordinatorState, blame: Blame) -> None:
         reason=reason,
         waiting=dict.fromkeys(waiting),
         reports={},
+        leaving=leaving(state.journal, {member.name for member in waiting}),
     )
     state.standstill = ""
     state.decided(f"round {number}: {reason}", round=str(number))

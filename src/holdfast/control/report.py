@@ -59,6 +59,14 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.clip_factor / self.num_tokens
 
 
+class GroupLevel(msgspec.Struct, frozen=True):
+    """A communication group that is at rest: no operation of it is under way or was broken off."""
+
+    size: int
+    counts: tuple[int, ...] = ()
+    """Of its operations: those of all members, and messages by sender."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     member: Member
     round: int
@@ -75,3 +83,5 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of step `version`: reduced, completion seen, and the group not given up since."""
     outcome: Outcome | None = None
     """Of step `version - 1`, where it took part in it."""
+    groups: dict[str, GroupLevel] = {}
+    """That are at rest here, by name: of the epoch that made them, their kind and their members."""

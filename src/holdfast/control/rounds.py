@@ -9,12 +9,13 @@ have the state from before it, and it is reverted.
 it. It is ordered again for all; what such a worker holds is of a history that was given up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import sqrt
 
 import msgspec
 
 from holdfast.control.journal_state import JournalState, members_of
+from holdfast.control.living_groups import living_groups
 from holdfast.control.order import Order, PlanWithout, Share
 from holdfast.control.report import LOSS_ADDEND, Member, WorkerReport
 from holdfast.control.resolve import Resolution, StateLost, resolve
@@ -28,6 +29,8 @@ class Round(msgspec.Struct, kw_only=True):
     reason: str
     waiting: dict[Member, None]
     reports: dict[Member, WorkerReport]
+    leaving: tuple[str, ...] = ()
+    """Who has no place in the plan that follows, if no other worker is lost."""
 
     def answered(self, report: WorkerReport) -> None:
         if report.round == self.number and report.member in self.waiting:
@@ -107,6 +110,21 @@ def _base_epoch(journal: JournalState, reports: Reports) -> int:
     return last.plan.epoch if isinstance(last.plan, PlanWithout) else last.number
 
 
+def leaving(journal: JournalState, alive: Collection[str]) -> tuple[str, ...]:
+    """Workers without a place in the plan that follows if these are left; none: it is not known."""
+    if journal.last is None or journal.outstanding is not None:
+        return ()
+    plan = journal.plans[journal.last.number]
+    gone = tuple(name for name in plan.workers if name not in alive)
+    if not gone:
+        return ()
+    try:
+        left, _ = without_workers(plan, gone)
+    except HoldfastError:
+        return ()
+    return tuple(name for name in plan.workers if name not in left.seats)
+
+
 def _complete(
     journal: JournalState, reports: Reports, number: int, base_epoch: int, mode: str
 ) -> RoundDecision | NeedsRestore:
@@ -184,8 +202,12 @@ def _decision(
         lineage=journal.last.lineage,
         reason=made.reason,
     )
+    living = living_groups(alive[name] for name in workers)
     shares = {
-        name: made.share(name, revert=_must_revert(journal, alive[name], made.base))
+        name: msgspec.structs.replace(
+            made.share(name, revert=_must_revert(journal, alive[name], made.base)),
+            living=tuple(sorted(living.intersection(alive[name].groups))),
+        )
         for name in workers
     }
     return RoundDecision(

@@ -20,7 +20,7 @@ action; what is computed and reduced goes into the record of the step.
 
 from holdfast.control.effects import Leave, Stop, Void
 from holdfast.control.order import Freeze, Order
-from holdfast.control.report import Member
+from holdfast.control.report import GroupLevel, Member
 from holdfast.control.worker_commands import (
     Broke,
     BuildGroups,
@@ -95,8 +95,8 @@ class WorkerMachine:
                 return [self._state()]
             case Freeze():
                 return self._freeze_received(event)
-            case Quiesced():
-                return self._quiesced()
+            case Quiesced(groups=groups):
+                return self._quiesced(groups)
             case Order():
                 return self._order_received(event)
             case Entered():
@@ -173,19 +173,20 @@ class WorkerMachine:
         if freeze.round <= known or not self.position.is_due(freeze.round):
             return []
         self._freeze = freeze
-        return self._abandon(freeze.reason or f"round {freeze.round}")
+        reason = freeze.reason or f"round {freeze.round}"
+        return self._abandon(Quiesce(reason, leaving=freeze.leaving))
 
-    def _quiesced(self) -> list[Command]:
+    def _quiesced(self, groups: dict[str, GroupLevel]) -> list[Command]:
         freeze, self._freeze = self._freeze, None
         if freeze is None:
             return []
-        self.position.on_freeze(freeze)
+        self.position.on_freeze(freeze, groups)
         return [self._state()]
 
-    def _abandon(self, reason: str) -> list[Command]:
+    def _abandon(self, how: Quiesce) -> list[Command]:
         """Whatever is under way ends here."""
         self._order, self._switch, self._stop_agreed = None, 0, False
-        return [Quiesce(reason), *self._drop_change(reason)]
+        return [how, *self._drop_change(how.reason)]
 
     def _broke(self, reason: str, blamed: tuple[str, ...]) -> list[Command]:
         """Also of a worker that is frozen: then the order that ends its round cannot be entered."""
@@ -193,7 +194,7 @@ class WorkerMachine:
         is_idle = self._order is None and (position.is_stopped or not position.has_seat)
         if is_idle or self._freeze is not None:
             return []
-        commands = self._abandon(reason)
+        commands = self._abandon(Quiesce(reason, is_frozen=False))
         position.on_broken(reason, blamed)
         return [*commands, self._state()]
 
@@ -210,7 +211,7 @@ class WorkerMachine:
             return [*commands, PrepareChange(order), self._state()]
         is_idle = self._order is None and (self.position.is_stopped or not self.position.has_seat)
         reason = f"order {order.number}"
-        commands = self._drop_change(reason) if is_idle else self._abandon(reason)
+        commands = self._drop_change(reason) if is_idle else self._abandon(Quiesce(reason))
         self._order = order
         return [*commands, *self._carry_out(order)]
 

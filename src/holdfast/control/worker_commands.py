@@ -9,18 +9,22 @@ import msgspec
 
 from holdfast.control.effects import WorkerMessage
 from holdfast.control.order import Order, Share
-from holdfast.control.report import Outcome, Slot
+from holdfast.control.report import GroupLevel, Outcome, Slot
 from holdfast.control.state import WorkerState
 
 # Commands
 
 
 class Quiesce(msgspec.Struct, frozen=True):
-    """Give up all groups, which wakes their other members, and finish the local kernel. Answered by
+    """Stop, break off what is under way in groups, and finish the local kernel. Answered by
     Quiesced.
     """
 
     reason: str
+    is_frozen: bool = True
+    """False: a group is found broken, and no freeze has come yet."""
+    leaving: tuple[str, ...] = ()
+    """See Freeze."""
 
 
 class SendState(msgspec.Struct, frozen=True):
@@ -35,8 +39,8 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class BuildGroups(msgspec.Struct, frozen=True):
-    """Build the groups of an order anew, and those in which its share is exchanged; goes on beside
-    what follows, up to Enter.
+    """Build the groups of an order, and those in which its share is exchanged, but for those that
+    live on; goes on beside what follows, up to Enter.
     """
 
     order: Order
@@ -171,6 +175,9 @@ class Idle(msgspec.Struct, frozen=True):
 
 class Quiesced(msgspec.Struct, frozen=True):
     """Nothing of an older epoch is under way any more, and what was interrupted is noted."""
+
+    groups: dict[str, GroupLevel] = {}
+    """That are at rest, and might live on."""
 
 
 class Broke(msgspec.Struct, frozen=True):

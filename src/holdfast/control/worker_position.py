@@ -18,7 +18,7 @@ What a worker does next, and in which order, is decided in `worker`; this is wha
 from collections.abc import Iterable
 
 from holdfast.control.order import Freeze, Order, Share
-from holdfast.control.report import Member, Outcome, WorkerReport
+from holdfast.control.report import GroupLevel, Member, Outcome, WorkerReport
 from holdfast.control.state import WorkerState
 from holdfast.control.step_record import StepRecord
 from holdfast.errors import InternalError, invariant
@@ -110,9 +110,11 @@ class WorkerPosition:
         """Does a freeze of this round have to be answered?"""
         return round_number > self.round and round_number > self.epoch
 
-    def on_freeze(self, freeze: Freeze) -> WorkerReport | None:
-        """The report; None: the freeze is old. The groups are broken and the kernel has ended
-        before this is called.
+    def on_freeze(
+        self, freeze: Freeze, groups: dict[str, GroupLevel] | None = None
+    ) -> WorkerReport | None:
+        """The report; None: the freeze is old. Groups are broken but for those that are at rest,
+        and the kernel has ended before this is called.
         """
         if not self.is_due(freeze.round):
             return None
@@ -131,6 +133,7 @@ class WorkerPosition:
             sums=self.record.sums(),
             results=self.record.results,
             outcome=self.outcome,
+            groups=groups or {},
         )
         return self._report
 

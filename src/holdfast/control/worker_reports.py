@@ -98,3 +98,6 @@ class RecoveryReport(Message, frozen=True):
     """That ran again, over all workers."""
     rolled_forward: bool
     """It had to apply a step that others had applied already."""
+    num_groups_kept: int = 0
+    """Of its groups, those that lived on."""
+    num_groups_made: int = 0

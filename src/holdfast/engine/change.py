@@ -12,9 +12,10 @@ import msgspec
 
 from holdfast.control.order import Order
 from holdfast.engine.background import Background
+from holdfast.engine.communicator import Communicator
 from holdfast.engine.epoch import LiveEpoch
 from holdfast.engine.feed import Feeder
-from holdfast.engine.groups import Communicator, LiveGroup
+from holdfast.engine.groups import LiveGroup
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.engine.state import TensorState
 from holdfast.plan.feeding import given_pieces
@@ -115,7 +116,7 @@ def prepare_change(
         transition,
         build=lambda: Background(
             f"groups of epoch {number}",
-            lambda: make_mesh(communicator, plan, number, before.mesh, warm=True),
+            lambda: make_mesh(communicator, plan, number, before.mesh.groups, warm=True),
         ),
         builds_now=communicator.connects_beside_training,
         meeting=Background(f"meeting of epoch {number}", meet),

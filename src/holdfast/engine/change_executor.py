@@ -19,8 +19,8 @@ from holdfast.engine.background import Background
 from holdfast.engine.bulk import Memory
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import Giving, PendingChange, join_links, prepare_change
+from holdfast.engine.communicator import store_of
 from holdfast.engine.epoch import LiveEpoch, same_seats
-from holdfast.engine.groups import store_of
 from holdfast.engine.mesh import Mesh, left_over
 from holdfast.engine.movement import carry_out
 from holdfast.engine.state import fresh_slices

@@ -1,9 +1,6 @@
 """Live communication groups: values made for (members, epoch), with no global world behind them.
 
-A `Communicator` belongs to one worker. It makes groups from a store that outlives the workers, each
-under its own prefix, so that making or losing one touches no other. Every wait has a deadline.
-`wake` makes every blocked operation of this worker return with an error at once, or (see
-transport/gloo_waiting.py) within moments where gloo has lost it.
+A worker's `Communicator` (communicator.py) makes them, breaks them off and lets them live on.
 
 Bulk traffic (gradients, activations, tensor parallelism) goes over the transport of the device.
 Small control traffic (agreement, flags, handshakes) and the state that joiners are fed go through
@@ -11,30 +8,30 @@ host memory, whatever the device: they must work when the device's groups are br
 stand in line behind its kernels.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any
 
 import torch
-import xxhash
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
 
+from holdfast.control.report import GroupLevel
 from holdfast.engine.transport.device_log import DeviceLog
-from holdfast.engine.transport.gloo import GlooTransport
-from holdfast.engine.transport.nccl import NcclTransport
-from holdfast.engine.transport.transport import GroupConnection, Operation, ReduceOp, Transport
-from holdfast.errors import HoldfastError, invariant
+from holdfast.engine.transport.transport import GroupConnection, Operation, ReduceOp
 
-BULK = ("tensor", "shard", "scatter", "reduce", "link")
-"""Kinds of groups that go over the transport of the device."""
+OF_PLAN = ("tensor", "shard", "scatter", "reduce", "link", "all")
+"""Kinds that may live on over a recovery."""
+_OF_STEP = ("reduce", "all")
+"""Kinds in which nothing is started any more when a worker stops: the step does not end."""
+_PATIENCE_S = 0.2
+"""How long a worker that stops waits for an operation whose peer may have stopped before it."""
+_MAX_OPEN = 32
+"""Operations after which those that have ended are looked for."""
+_NOT_STARTED = "this worker stops"
 _GRACE_S = 0.05
 """How long an operation of a woken group may take to end before it is left behind."""
-_TURN_S = 0.02
-"""Between groups that give and groups that take, when both are broken off."""
 
 
 class GroupBroken(Exception):
@@ -94,17 +91,34 @@ class Pending:
 
     def wait(self) -> None:
         """Until it has ended, seen from the host."""
-        self._group.check(self._operation.wait(self._group.is_given_up), self._what, self._peer)
+        is_given_up = partial(self._group.is_given_up, time.monotonic())
+        self._group.check(self._operation.wait(is_given_up), self._what, self._peer)
+        self._group.ended(self._operation)
 
     def wait_on_device(self) -> None:
         """Until work that is queued from now on sees the result."""
-        reason = self._operation.wait_on_device(self._group.is_given_up)
+        is_given_up = partial(self._group.is_given_up, time.monotonic())
+        reason = self._operation.wait_on_device(is_given_up)
         self._group.check(reason, self._what, self._peer)
-        if not self._operation.is_done():
+        if self._operation.is_done():
+            self._group.ended(self._operation)
+        else:
             self._group.log.add(self._operation)
         if (overdue := self._group.log.overdue()) is not None:
-            reason = overdue.wait(self._group.is_given_up)
+            reason = overdue.wait(is_given_up)
             self._group.check(reason, f"an operation before: {self._what}")
+
+
+class _NeverStarted:
+    """(Operation) Of a worker that stops: its peers will not take part."""
+
+    def is_done(self) -> bool:
+        return False
+
+    def wait(self, is_given_up: Callable[[], bool]) -> str:
+        return _NOT_STARTED
+
+    wait_on_device = wait
 
 
 class LiveGroup:
@@ -121,9 +135,21 @@ class LiveGroup:
         self.kind, self.members, self.rank = kind, members, rank
         self._connection = connection
         self.log = log or DeviceLog()
+        self.name = ""
+        """The same at all members, and of no other group."""
+        self.is_retired = False
+        """No plan needs it any more."""
+        self._counts = [0, 0, 0]
+        """Operations that were started: of all members, and messages of the first and second."""
+        self._open: list[Operation] = []
+        """Those that were not seen to have ended."""
+        self._has_failed = self._is_at_rest = False
+        self._stopped_at = 0.0
+        """Since when this worker stops; 0: it does not."""
         self._broken = ""
         self._woken_at = 0.0
-        """When its operations were broken off; 0: they were not."""
+        """When its operations were given up; 0: they were not."""
+        self._is_broken_off = False
 
     @property
     def size(self) -> int:
@@ -160,12 +186,12 @@ class LiveGroup:
 
     def send(self, tensor: Tensor, to: str) -> Pending:
         peer = self.members.index(to)
-        return self._start(f"send to {to}", lambda live: live.send(tensor, peer), to)
+        return self._start(f"send to {to}", lambda live: live.send(tensor, peer), to, self.rank)
 
     def receive(self, tensor: Tensor, source: str) -> Pending:
         peer = self.members.index(source)
         what = f"receive from {source}"
-        return self._start(what, lambda live: live.receive(tensor, peer), source)
+        return self._start(what, lambda live: live.receive(tensor, peer), source, peer)
 
     def warm_up(self) -> None:
         """A first operation, which takes longer than others; all members call it. Groups of a
@@ -174,29 +200,112 @@ class LiveGroup:
         if self.size > 1 and self.device.type == "cpu":
             self.all_reduce(torch.zeros(1))
 
-    def _start(self, what: str, start: Any, peer: str = "") -> Pending:
+    def _start(self, what: str, start: Any, peer: str = "", source: int = -1) -> Pending:
+        """`source`: who sends, of a message."""
+        if self._stopped_at and self.kind in _OF_STEP:
+            return Pending(self, _NeverStarted(), what)
         if self._broken or self._connection is None:
             raise GroupBroken(f"{self}: {what}: {self._broken or 'the group is closed'}")
         try:
             operation = start(self._connection)
         except RuntimeError as error:
+            self._has_failed = True
             raise GroupBroken(f"{self}: {what}: {first_line(error)}", _blame(peer)) from None
+        if source < 2:
+            self._counts[source + 1] += 1
+        self._open.append(operation)
+        if len(self._open) > _MAX_OPEN:
+            self._open = [one for one in self._open if not one.is_done()]
         return Pending(self, operation, what, peer)
+
+    def ended(self, operation: Operation) -> None:
+        """Seen from the host, and without an error."""
+        if operation in self._open:
+            self._open.remove(operation)
 
     def check(self, reason: str, what: str, peer: str = "") -> None:
         """ "Finished" means: seen, and the group was not given up since."""
         if self._broken:
             raise GroupBroken(f"{self}: {what}: {self._broken}")
         if reason:
+            self._has_failed = self._has_failed or reason != _NOT_STARTED
             raise GroupBroken(f"{self}: {what}: {first_line(reason)}", _blame(peer))
 
-    def is_given_up(self) -> bool:
-        return bool(self._woken_at) and time.monotonic() - self._woken_at > _GRACE_S
+    def is_given_up(self, waits_since: float = 0.0) -> bool:
+        """Is an operation not waited for any more?"""
+        if self._woken_at:
+            return time.monotonic() - self._woken_at > _GRACE_S
+        if not self._stopped_at:
+            return False
+        return time.monotonic() - max(waits_since, self._stopped_at) > _PATIENCE_S
+
+    # Stopping, and going on.
+
+    def stop(self, reason: str, *, is_doomed: bool) -> None:
+        """This worker stops. `is_doomed`: a member leaves. Its operations are not waited for any
+        more; those of a device are not ended here.
+        """
+        self._stopped_at = time.monotonic()
+        if not is_doomed:
+            return
+        self.refuse(reason)
+        if self.device.type == "cpu":
+            self.wake(reason)
+        else:
+            self._woken_at = self._stopped_at - _GRACE_S
+
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._stopped_at)
+
+    def let_end(self, since: float) -> None:
+        """Wait a while for what is under way."""
+        is_given_up = partial(self.is_given_up, since)
+        for operation in list(self._open):
+            if self._woken_at:
+                return
+            if operation.wait(is_given_up):
+                self._has_failed = True
+                return
+            self.ended(operation)
+
+    def look_at_rest(self) -> None:
+        """This worker has stopped: is something under way? Asked once, by the thread that computes,
+        and before any group is broken off: a device that is busy with that may not answer.
+        """
+        is_busy = any(not operation.is_done() for operation in self._open)
+        self._is_at_rest = not (self._is_broken_off or self._has_failed or is_busy)
+
+    @property
+    def has_open(self) -> bool:
+        """Has not every operation been seen to have ended?"""
+        return bool(self._open)
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing was under way when this worker stopped, and nothing was broken off."""
+        return self._is_at_rest and not self._is_broken_off
+
+    @property
+    def level(self) -> GroupLevel | None:
+        """None: it cannot live on."""
+        if self.size < 2 or self.kind not in OF_PLAN or self.is_retired or not self.is_whole:
+            return None
+        return GroupLevel(self.size, tuple(self._counts))
+
+    def live_on(self, log: DeviceLog) -> None:
+        """In the next epoch."""
+        self.log, self._broken, self._is_at_rest = log, "", False
+        self._stopped_at = self._woken_at = 0.0
 
     @property
     def turn(self) -> int:
         """When it is broken off, among the groups of a worker."""
         return self._connection.gives if self._connection is not None else 0
+
+    @property
+    def is_refused(self) -> bool:
+        return bool(self._broken)
 
     def refuse(self, reason: str) -> None:
         """No operation counts from now on, and none is started."""
@@ -205,6 +314,7 @@ class LiveGroup:
     def wake(self, reason: str) -> None:
         """End every blocked operation of this group, here and at its peers."""
         self.refuse(reason)
+        self._is_broken_off = True
         connection = self._connection  # the worker's own thread may close the group meanwhile
         if connection is not None:
             connection.break_off()
@@ -226,170 +336,8 @@ class LiveGroup:
         return f"{self.kind} group {short_list(self.members)}"
 
 
-@runtime_checkable
-class StoreOfGroups(Protocol):
-    """Every group has a store of its own, instead of a prefix in one that all share."""
-
-    def of_group(self, members: Sequence[str]) -> Any:
-        """A store whose connection is closed by `rest`, until it is used again."""
-
-
-def store_of(store: Any, members: Sequence[str]) -> Any:
-    """Where these workers leave something for each other."""
-    return store.of_group(members) if isinstance(store, StoreOfGroups) else store
-
-
 GroupMaker = Callable[..., LiveGroup]
 """With the arguments of `LiveGroup`."""
-
-
-class Communicator:
-    """Makes this worker's groups."""
-
-    def __init__(
-        self,
-        worker: str,
-        store: Any,
-        *,
-        backend: str,
-        host: str,
-        timeout_ms: int,
-        device: torch.device | str = "cpu",
-        make_group: GroupMaker = LiveGroup,
-    ) -> None:
-        if backend not in ("gloo", "nccl"):
-            raise HoldfastError(f"backend {backend!r} is unknown; known: gloo, nccl")
-        timeout = timedelta(milliseconds=timeout_ms)
-        self.worker, self.backend, self._store = worker, backend, store
-        self._host: Transport | None = GlooTransport(host, timeout)
-        self._bulk: Transport | None = self._host
-        if backend == "nccl":
-            self._bulk = NcclTransport(torch.device(device), timeout)
-        self._options: dict[str, Any] = {
-            "backend": backend,
-            "host": host,
-            "timeout_ms": timeout_ms,
-            "device": device,
-            "make_group": make_group,
-        }
-        self._make_group = make_group
-        self._live: list[LiveGroup] = []
-        self._before: list[LiveGroup] = []
-        """Groups of the communicator that this one took over from."""
-        self._idle_clients: list[Any] = []
-        self._lock = threading.Lock()
-        self.log = DeviceLog()
-        self.woken = ""
-        """Why nothing more can be done with these groups; empty: they are fine."""
-
-    @property
-    def connects_beside_training(self) -> bool:
-        """May groups be made and closed while a step is under way? (See transport/nccl.py.)"""
-        return self.backend != "nccl"
-
-    def renew(self) -> "Communicator":
-        """A fresh start after a wake, with no group. What is still being made for the old one is
-        given up by its maker.
-        """
-        fresh = Communicator(self.worker, self._store, **self._options)
-        with self._lock:
-            fresh._host, fresh._bulk = self._host, self._bulk
-            fresh._idle_clients, self._idle_clients = self._idle_clients, []
-            fresh._before = list(self._live)
-        return fresh
-
-    def make(self, kind: str, members: Sequence[str], epoch: int) -> LiveGroup:
-        """All members must call this, and in one order over all groups they share."""
-        members = tuple(members)
-        invariant(self.worker in members, f"{self.worker} is not in {kind} group {members}")
-        if self.woken:
-            raise GroupBroken(f"{kind} group {short_list(members)}: {self.woken}")
-        rank = members.index(self.worker)
-        connection = None
-        if len(members) > 1:
-            connection = self._connect(kind, members, rank, epoch)
-        group = self._make_group(kind, members, rank, connection, self.log)
-        with self._lock:
-            self._live.append(group)
-        if self.woken:
-            group.wake(self.woken)
-        return group
-
-    def _connect(
-        self, kind: str, members: tuple[str, ...], rank: int, epoch: int
-    ) -> GroupConnection:
-        transport = self._bulk if kind in BULK else self._host
-        invariant(transport is not None, f"{self.worker} has closed its communicator")
-        assert transport is not None
-        if not self.connects_beside_training:
-            for old in self._before:
-                old.wait_broken_off()
-        digest = xxhash.xxh64_hexdigest("+".join(members).encode())
-        client = self._store_client(members)
-        store = PrefixStore(f"e{epoch}/{kind}/{digest}", client)
-        try:
-            made = transport.connect(kind, store, rank, len(members))
-        except RuntimeError as error:
-            with self._lock:
-                self._idle_clients.clear()  # the store may have been started again
-            raise GroupBroken(
-                f"{kind} group {short_list(members)} of epoch {epoch}: {first_line(error)}"
-            ) from None
-        finally:
-            if isinstance(self._store, StoreOfGroups):
-                client.rest()
-        if not isinstance(self._store, StoreOfGroups):
-            with self._lock:
-                self._idle_clients.append(client)
-        return made
-
-    def _store_client(self, members: tuple[str, ...]) -> Any:
-        """A store client for one caller at a time: a blocking wait on it blocks all others.
-
-        Clients are kept for the next group, since a new connection is not cheap: the store looks
-        its peer up by address, in its one loop, and a lookup that gets lost stops it for seconds.
-        """
-        if isinstance(self._store, StoreOfGroups):
-            return self._store.of_group(members)
-        with self._lock:
-            if self._idle_clients:
-                return self._idle_clients.pop()
-        return self._store.clone()
-
-    def wake(self, reason: str) -> None:
-        """Make every blocked operation of this worker return with an error; no new one starts."""
-        with self._lock:
-            self.woken = self.woken or reason
-            groups = list(self._live)
-        self.log.close()
-        for group in groups:
-            group.refuse(reason)
-        turns = sorted({group.turn for group in groups if group.size > 1})
-        for turn in turns:
-            if turn != turns[0]:
-                time.sleep(_TURN_S)
-            for group in groups:
-                if group.turn == turn:
-                    group.wake(reason)
-
-    def close(self, groups: Sequence[LiveGroup]) -> None:
-        with self._lock:
-            gone = {id(group) for group in groups}
-            self._live = [group for group in self._live if id(group) not in gone]
-        if not self.connects_beside_training:
-            for group in groups:
-                group.wake("the group is closed")  # side by side, see transport/nccl.py
-        for group in groups:
-            group.close()
-
-    def close_all(self) -> None:
-        self.close(list(self._live))
-        self._idle_clients.clear()
-        self._host = self._bulk = None
-
-    @property
-    def num_live(self) -> int:
-        return len(self._live)
 
 
 def _blame(peer: str) -> tuple[str, ...]:

@@ -302,6 +302,7 @@ class Interpreter:
         after = self._next["F", action.stage, action.number]
         if after:
             self._pass_on("F", action, after, result)
+        self._hooks.gaps.forwarded()
 
     def _take(self, what: str, stage: str, micro_batch: int) -> Boundary:
         """A message, waited for; state may be copied meanwhile."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.control.effects import WorkerMessage
+from holdfast.control.order import Freeze
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 
@@ -24,9 +25,9 @@ class CoordinatorLink(Reporter, Protocol):
     newest_freeze: int
     """The highest round that a freeze has come for, be it read yet or not."""
 
-    def on_freeze(self, call: Callable[[str], None]) -> None:
-        """`call` is called with the reason when a freeze comes, from another thread: it has to
-        end whatever the trainer is blocked in.
+    def on_freeze(self, call: Callable[[Freeze], None]) -> None:
+        """`call` is called when a freeze comes, from another thread: it has to end whatever the
+        trainer is blocked in.
         """
 
     def wait(self, timeout_s: float) -> WorkerMessage | None:

@@ -4,11 +4,12 @@ All workers make their groups in the plan's order, so that no two workers wait f
 different groups. Those whose members did not change are taken over from the mesh before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.engine.agreement import AgreementTree
+from holdfast.engine.communicator import Communicator
 from holdfast.engine.group_keys import GroupKey, link_key, needed_groups
-from holdfast.engine.groups import Communicator, LiveGroup
+from holdfast.engine.groups import LiveGroup
 from holdfast.engine.transport.device_log import DeviceLog
 from holdfast.plan.agreement_tree import agreement_groups
 from holdfast.plan.plan import Plan, Stage
@@ -26,6 +27,14 @@ class Mesh:
         """`log`: of the operations that computations under this plan wait for."""
         self.plan, self.epoch, self.groups = plan, epoch, groups
         self.num_kept, self.log = num_kept, log or DeviceLog()
+
+    def count(self, worker: str) -> tuple[int, int]:
+        """Of its groups, those that lived on, and those that were made: each counted by its first
+        member.
+        """
+        led = [group for group in self.groups.values() if group.members[0] == worker]
+        kept = sum(not group.name.startswith(f"e{self.epoch}/") for group in led)
+        return kept, len(led) - kept
 
     def tensor_group(self, stage: Stage, position: int) -> LiveGroup | None:
         return self.groups.get(("tensor", stage.peers("tensor", position)))
@@ -58,7 +67,7 @@ def make_mesh(
     communicator: Communicator,
     plan: Plan,
     epoch: int,
-    before: Mesh | None = None,
+    before: Mapping[GroupKey, LiveGroup] | None = None,
     more: Sequence[GroupKey] = (),
     *,
     warm: bool = False,
@@ -71,8 +80,8 @@ def make_mesh(
     num_kept = 0
     needed = needed_groups(plan, communicator.worker, communicator.backend)
     for key in dict.fromkeys([*needed, *more]):
-        if before is not None and key in before.groups:
-            groups[key] = before.groups[key]
+        if before is not None and key in before:
+            groups[key] = before[key]
             num_kept += 1
         else:
             groups[key] = communicator.make(key[0], key[1], epoch)

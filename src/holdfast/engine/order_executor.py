@@ -2,7 +2,8 @@
 
 start     groups and initial values
 restore   groups and a snapshot
-recover   new groups around the state that is here, and the rest of the broken step
+recover   groups that live on, and new ones, around the state that is here; the rest of the broken
+          step
 left out  nothing
 """
 
@@ -58,7 +59,7 @@ class OrderExecutor:
     def build_groups(self, order: Order) -> None:
         parts = self._parts
         plan = parts.learn_plan(order)
-        parts.groups.renew()
+        parts.groups.renew(order.share.living if order.share is not None else None)
         more = self._completing_groups(order.share, plan) if order.share is not None else []
         building = parts.groups.build(plan, order.number, more)
         self._order = _UnderWay(plan, building, time.perf_counter())
@@ -202,6 +203,7 @@ class OrderExecutor:
         parts, self._under_way().recovered = self._parts, None
         stall_s = max(0.0, parts.ended_at - parts.broken_at) if parts.broken_at else 0.0
         parts.broken_at = 0.0
+        kept, made = parts.live_epoch().mesh.count(parts.worker)
         parts.link.recovered(
             RecoveryReport(
                 step=share.step,
@@ -209,5 +211,7 @@ class OrderExecutor:
                 stall_s=stall_s,
                 num_micro_batches=len(share.micro_batches),
                 rolled_forward=self._under_way().rolled_forward,
+                num_groups_kept=kept,
+                num_groups_made=made,
             )
         )

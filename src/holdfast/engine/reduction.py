@@ -300,7 +300,9 @@ class Reduction:
         """In the order of all workers: what is oldest has been started by all its members."""
         place = {unit: at for at, unit in enumerate(self._order)}
         scattered = place[self._scatterings[0].unit] if self._scatterings else len(place)
-        if self._flights and place[self._flights[0].exchange.slot[0]] < scattered:
+        is_older = self._flights and place[self._flights[0].exchange.slot[0]] < scattered
+        # An exchange that never ends is waited for last: the shard group is left at rest.
+        if is_older and not (self._scatterings and self._flights[0].exchange.group.is_stopping):
             self._land(self._flights.pop(0))
         else:
             self._land_scatter()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.control.effects import Leave, Stop, WorkerMessage
-from holdfast.control.order import FullPlan, Order
+from holdfast.control.order import Freeze, FullPlan, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import (
@@ -83,7 +83,7 @@ class ScriptedLink:
         self._num_given = self._num_entered = 0
         self._is_finished = self._was_stopped = False
 
-    def on_freeze(self, call: Callable[[str], None]) -> None:
+    def on_freeze(self, call: Callable[[Freeze], None]) -> None:
         """No freeze ever comes."""
 
     def wait(self, timeout_s: float) -> WorkerMessage | None:

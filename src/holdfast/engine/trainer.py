@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.control.order import Order
-from holdfast.control.report import Member, Outcome
+from holdfast.control.report import GroupLevel, Member, Outcome
 from holdfast.control.worker import WorkerMachine
 from holdfast.control.worker_commands import (
     Broke,
@@ -48,11 +48,12 @@ from holdfast.control.worker_commands import (
 )
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.change_executor import ChangeExecutor
+from holdfast.engine.communicator import Communicator
 from holdfast.engine.data import DataSource
 from holdfast.engine.emulated_groups import emulate
 from holdfast.engine.epoch import EpochBuilder, LiveEpoch, Model, TrainerConfig, checksums
 from holdfast.engine.evaluation import EvalPlan
-from holdfast.engine.groups import Communicator, GroupBroken, find_group_error
+from holdfast.engine.groups import GroupBroken, find_group_error
 from holdfast.engine.interpreter import Hooks
 from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.measure import Stopwatch, make_profile, probe_groups, unit_costs
@@ -202,7 +203,7 @@ class Trainer:
         """
         found = find_group_error(error)
         if found is None and isinstance(error, RuntimeError):
-            woken = self.communicator.woken
+            woken = self.communicator.why_ended
             found = GroupBroken(f"{woken}: {error}") if woken else None
         return found
 
@@ -234,9 +235,8 @@ class Trainer:
             case CompleteStep():
                 self._orders.complete_step(command)
                 return StepEnded()
-            case Quiesce(reason=reason):
-                self._quiesce(reason)
-                return Quiesced()
+            case Quiesce():
+                return Quiesced(self._quiesce(command))
             case Enter(order=order):
                 self._orders.enter(command)
                 return Entered(order.number)
@@ -286,16 +286,17 @@ class Trainer:
             return LoadFailed(str(error))
         return None
 
-    def _quiesce(self, reason: str) -> None:
-        """Stop here, wake all peers, and note what was left half done."""
+    def _quiesce(self, command: Quiesce) -> dict[str, GroupLevel]:
+        """Stop here, and note what was left half done; which groups are at rest."""
         parts = self._parts
         parts.broken_at = parts.broken_at or time.perf_counter()
-        parts.groups.interrupt(reason)
+        levels = parts.groups.quiesce(command)
         interpreter = parts.epoch.interpreter if parts.epoch is not None else None
         if interpreter is not None:
             interpreter.break_off()
             if parts.builder.device.type == "cuda":
                 torch.cuda.synchronize(parts.builder.device)
+        return levels
 
     def _finish(self, next_step: int) -> None:
         """Other workers may still need this one to recover."""

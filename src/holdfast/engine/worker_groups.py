@@ -8,11 +8,15 @@ communicator, and every wait here looks for it, too.
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from holdfast.control.order import Freeze
+from holdfast.control.report import GroupLevel
+from holdfast.control.worker_commands import Quiesce
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.background import Background
+from holdfast.engine.communicator import Communicator
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.group_keys import GroupKey
-from holdfast.engine.groups import Communicator, GroupBroken, GroupMaker, LiveGroup
+from holdfast.engine.groups import GroupBroken, GroupMaker, LiveGroup
 from holdfast.engine.link import CoordinatorLink
 from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.plan.plan import Plan
@@ -49,9 +53,28 @@ class WorkerGroups:
         self._retired: list[LiveGroup] = []
         link.on_freeze(self.interrupt)
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, freeze: Freeze) -> None:
         """End whatever this worker is blocked in; safe from any thread."""
-        self.communicator.wake(reason)
+        self.give_up(freeze.reason or f"round {freeze.round}", freeze.leaving)
+
+    def give_up(self, reason: str, leaving: Sequence[str] = ()) -> None:
+        """`leaving`: only groups with one of them, and what does not end soon; none: all."""
+        if leaving:
+            self.communicator.stop(reason, leaving)
+        else:
+            self.communicator.wake(reason)
+
+    def quiesce(self, command: Quiesce) -> dict[str, GroupLevel]:
+        """This worker has stopped; which groups are at rest. Where it has only found a group
+        broken, it waits for the freeze: what it breaks now cannot live on. A device does not wait,
+        since its kernels might not end.
+        """
+        if command.is_frozen:
+            self.give_up(command.reason, command.leaving)
+            self.communicator.settle(command.reason)
+        elif not self.communicator.connects_beside_training:
+            self.give_up(command.reason)
+        return self.communicator.levels()
 
     def check(self) -> None:
         """GroupBroken if a freeze has come, or the groups were given up."""
@@ -61,11 +84,13 @@ class WorkerGroups:
         if self.communicator.woken:
             raise GroupBroken(self.communicator.woken)
 
-    def renew(self) -> None:
-        """Give up all groups; a freeze that has come meanwhile is not missed."""
+    def renew(self, living: Sequence[str] | None = None) -> None:
+        """Give up all groups but those that live on; a freeze that has come meanwhile is not
+        missed.
+        """
         old = self.communicator
         if old.num_live or old.woken:
-            self.communicator, self._retired = old.renew(), []
+            self.communicator, self._retired = old.renew(living), []
             old.wake("given up")
             self._close_aside(old)
         if self._position.is_due(self._link.newest_freeze):
@@ -79,12 +104,20 @@ class WorkerGroups:
     def build(
         self, plan: Plan, number: int, more: Sequence[GroupKey] = (), *, warm: bool = False
     ) -> Background[Mesh]:
-        """The groups of a plan, on a thread of their own."""
+        """The groups of a plan, on a thread of their own: those that live on, and new ones."""
         communicator = self.communicator
-        return Background(
-            f"groups of epoch {number}",
-            lambda: make_mesh(communicator, plan, number, None, more, warm=warm),
-        )
+
+        def make() -> Mesh:
+            mesh = make_mesh(communicator, plan, number, communicator.living, more, warm=warm)
+            unused = [group for key, group in communicator.living.items() if key not in mesh.groups]
+            if communicator.connects_beside_training:
+                communicator.close(unused)
+            for group in unused:
+                group.is_retired = True
+            communicator.wait_for_old()
+            return mesh
+
+        return Background(f"groups of epoch {number}", make)
 
     def wait_for(self, building: Background[T]) -> T:
         """What is being made; given up when a freeze comes."""
@@ -100,6 +133,8 @@ class WorkerGroups:
         if self.communicator.connects_beside_training:
             self._close_aside(self.communicator, groups)
             return
+        for group in groups:
+            group.is_retired = True
         self._retired.extend(groups)
         if len(self._retired) > _MAX_RETIRED:
             retired, self._retired = self._retired, []

@@ -183,6 +183,9 @@ class Recovered(Event, frozen=True, kw_only=True):
     """That ran again to complete the step."""
     num_followed: int
     """Workers that had to apply a step which others had applied already."""
+    groups_kept: int = 0
+    """Communication groups that lived on; 0 in journals of older versions."""
+    groups_made: int = 0
     file: str
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from holdfast.engine.groups import BULK, Communicator, GroupBroken, LiveGroup
+from holdfast.engine.communicator import BULK, Communicator
+from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.engine.transport.gloo import GlooConnection
 from holdfast.engine.transport.nccl import NcclConnection, prepare_process
 from holdfast.engine.transport.transport import LEFT_BEHIND
@@ -97,7 +98,7 @@ def test_groups_of_a_device_are_made_when_the_broken_ones_have_ended(monkeypatch
     communicator.wake("broken")
     fresh = communicator.renew()
     monkeypatch.setattr(fresh, "_store_client", lambda members: None)
-    monkeypatch.setattr("holdfast.engine.groups.PrefixStore", lambda *_: None)
+    monkeypatch.setattr("holdfast.engine.communicator.PrefixStore", lambda *_: None)
     monkeypatch.setattr(
         fresh._bulk, "connect", lambda *_: order.append("connect") or Scripted(0, order)
     )

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from holdfast.engine.groups import Communicator, StoreOfGroups
+from holdfast.engine.communicator import Communicator, StoreOfGroups
 from holdfast.runtime.agent.peer_service import KEPT_EPOCHS, GroupKeys
 from holdfast.runtime.wire.host_messages import KeyValues, Peer, PeerAccess
 from holdfast.runtime.wire.peer_client import PeerGone

@@ -31,6 +31,17 @@ def test_a_stopped_process():
     assert read_process(child.pid) is None
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(("script", "status"), [("kill -9 $$", -9), ("exit 3", 3)])
+def test_how_a_process_ends_is_known_before_it_is_reaped(script, status):
+    assert read_process(os.getpid()).ends_with is None
+    with subprocess.Popen(["sh", "-c", script]) as child:
+        while (found := read_process(child.pid).ends_with) is None:
+            pass
+        assert found == status
+        assert child.wait() == status
+
+
 class StandIn:
     """A fork server whose children are nothing but the end of a socket."""
 

@@ -59,6 +59,16 @@ def test_a_killed_worker_is_seen_at_once_and_reaped(fork_server, fork):
     assert psutil.Process(fork_server.pid).children() == []
 
 
+def test_the_end_of_a_worker_shows_before_its_other_files_are_closed(fork_server, fork):
+    """Files are closed from the highest number down; those of a device take long."""
+    pid, channel = fork()
+    assert channel.receive() == Hello(pid=pid)
+    highest = max(int(number) for number in os.listdir(f"/proc/{pid}/fd"))
+    assert os.readlink(f"/proc/{pid}/fd/{highest}").startswith("socket:")
+    os.kill(pid, signal.SIGKILL)
+    assert isinstance(fork_server.receive(), Exited)
+
+
 def test_keys_in_the_terminal_do_not_reach_workers(fork_server, fork):
     pid, channel = fork()
     assert channel.receive() == Hello(pid=pid)

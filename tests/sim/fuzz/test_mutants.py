@@ -21,6 +21,7 @@ SEEDS = {
     "journal_first": (0, 1, 2),
     "keep_before": (37, 214, 230),
     "level_restart": (27, 47, 48),
+    "living_level": (2,),
     "older_lineage": (83, 89, 98),
     "one_planned": (20, 64, 133),
     "outcome_record": (14, 15, 20),

@@ -37,7 +37,7 @@ from holdfast.control.worker_reports import StepReport
 from holdfast.runtime.agent.finding import CoordinatorFinder, FixedCoordinator
 from holdfast.runtime.agent.peer_service import PeerService
 from holdfast.runtime.agent.snapshots import AgentSnapshots
-from holdfast.runtime.agent.workers import WorkerProcess
+from holdfast.runtime.agent.workers import WorkerProcess, read_process
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
 from holdfast.runtime.launch.exit_status import describe_exit
@@ -105,6 +105,8 @@ class Agent:
         """To any run after this one."""
         self._is_job_over = False
         self._workers: dict[str, WorkerProcess] = {}
+        self._ending: dict[str, WorkerProcess] = {}
+        """Told to have ended: they run no more code, but the kernel has not given back all."""
         self._waiting: dict[str, Member] = {}
         """To be started when the process that has the name is reaped."""
         self._highest: dict[str, int] = {}
@@ -157,7 +159,7 @@ class Agent:
         self._snapshots.close()
         if self._service is not None:
             self._service.close()
-        for worker in self._workers.values():
+        for worker in (*self._workers.values(), *self._ending.values()):
             worker.give_back()
         if self._connection is not None:
             self._connection.close()
@@ -297,13 +299,15 @@ class Agent:
         if member.incarnation <= self._highest.get(member.name, 0):
             return
         self._highest[member.name] = member.incarnation
-        before = self._workers.get(member.name)
+        before = self._workers.get(member.name) or self._ending.get(member.name)
         if before is not None:
             before.kill()
             self._waiting[member.name] = member
             return
         log = Path(self._spec.log_dir) / f"{member.name}.log"
-        self._workers[member.name] = WorkerProcess(member, self._forker, log, self._receive)
+        self._workers[member.name] = WorkerProcess(
+            member, self._forker, log, self._receive, self._hung_up
+        )
 
     def _receive_fork_notice(self) -> None:
         try:
@@ -313,7 +317,9 @@ class Agent:
             return
         if self._finder.handle_fork_notice(notice) or self._snapshots.handle_fork_notice(notice):
             return
-        worker = next((w for w in self._workers.values() if w.ticket == _ticket(notice)), None)
+        ticket = _ticket(notice)
+        known = (*self._workers.values(), *self._ending.values())
+        worker = next((w for w in known if w.ticket == ticket), None)
         if worker is None:
             return
         match notice:
@@ -324,9 +330,29 @@ class Agent:
             case Exited(status=status):
                 self._reap(worker, status)
 
+    def _hung_up(self, worker: WorkerProcess) -> None:
+        """Its socket is closed. A killed process of a device is reaped half a second after it has
+        run its last line, when the driver has given back its memory: what the kernel knows of its
+        end is enough to tell of it. One that says 0 is not missed, or the kernel does not tell us.
+        """
+        look = read_process(worker.pid) if worker.pid else None
+        if look is not None and look.ends_with and self._find(worker.member) is worker:
+            self._ending[worker.name] = worker
+            self._snapshots.worker_ended()
+            self._tell_end(worker, look.ends_with)
+
     def _reap(self, worker: WorkerProcess, status: int) -> None:
         worker.ended()
         _LOG.info("%s ended with status %d", worker.member, status)
+        if self._find(worker.member) is worker:
+            self._tell_end(worker, status)
+        self._ending.pop(worker.name, None)
+        following = self._waiting.pop(worker.name, None)
+        if following is not None:
+            self._highest[worker.name] = following.incarnation - 1
+            self._start(following)
+
+    def _tell_end(self, worker: WorkerProcess, status: int) -> None:
         del self._workers[worker.name]
         self._places.pop(worker.name, None)
         self._tell(
@@ -336,10 +362,6 @@ class Agent:
                 has_said_why=bool(worker.last_words),
             )
         )
-        following = self._waiting.pop(worker.name, None)
-        if following is not None:
-            self._highest[worker.name] = following.incarnation - 1
-            self._start(following)
 
     def _receive(self, worker: WorkerProcess, message: FromWorker) -> None:
         match message:

@@ -98,6 +98,11 @@ class AgentSnapshots:
 
     # Workers.
 
+    def worker_ended(self) -> None:
+        """What is left of its versions counts now."""
+        if self._arenas is not None:
+            self._tell_held()
+
     def receive(self, worker: WorkerProcess, message: ArenaWanted | Sealed | LightGiven) -> None:
         match message:
             case ArenaWanted(layouts=data):
@@ -247,8 +252,8 @@ class AgentSnapshots:
                 sidecar.forked(pid)
             case Exited(ticket=ticket) if sidecar := self._find(ticket):
                 self._reap(sidecar)
-            case Exited() if self._arenas is not None:
-                self._tell_held()  # what is left counts now
+            case Exited():
+                self.worker_ended()
                 return False
             case _:
                 return False

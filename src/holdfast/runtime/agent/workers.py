@@ -30,6 +30,8 @@ STILL_MS = 1000
 BUSY_SHARE = 0.2
 """Of a processor, since the look before."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PF_EXITING = 0x4
+"""Of a process that runs no more code of its own."""
 
 
 class WorkerProcess:
@@ -41,8 +43,10 @@ class WorkerProcess:
         forker: Forker,
         log: Path,
         on_message: Callable[["WorkerProcess", FromWorker], object],
+        on_end: Callable[["WorkerProcess"], object] = lambda worker: None,
     ) -> None:
-        self.member, self._on_message = member, on_message
+        """`on_end`: nothing more comes from it, and its end is near."""
+        self.member, self._on_message, self._on_end = member, on_message, on_end
         self.state = WorkerState(member=member)
         self.pid = 0
         self.is_doomed = False
@@ -115,6 +119,7 @@ class WorkerProcess:
                 data = b""
             if not data:
                 self.hang_up()
+                self._on_end(self)
                 return
             self._take(data)
 
@@ -202,6 +207,8 @@ class KernelView(msgspec.Struct, frozen=True):
     """R runs or could, S sleeps, D waits for a device, T is stopped by a signal."""
     cpu_ms: int
     """Used so far, by all its threads."""
+    ends_with: int | None = None
+    """Exit code, or minus the signal, of a process that ends or has ended; None: it runs."""
 
 
 def read_process(pid: int) -> KernelView | None:
@@ -212,4 +219,7 @@ def read_process(pid: int) -> KernelView | None:
     # The name before the state is in parentheses and may contain anything.
     fields = text.rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
-    return KernelView(fields[0], ticks * 1000 // _TICKS_PER_S)
+    ends_with = None
+    if int(fields[6]) & _PF_EXITING:
+        ends_with = os.waitstatus_to_exitcode(int(fields[49]))
+    return KernelView(fields[0], ticks * 1000 // _TICKS_PER_S, ends_with)

@@ -25,10 +25,12 @@ in each.)
 
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import importlib
 import logging
 import os
+import resource
 import select
 import signal
 import socket
@@ -58,6 +60,8 @@ STORE = "store"
 COORDINATOR = "coordinator"
 """Of one that coordinates the job, on any host that has joined it."""
 _PR_SET_PDEATHSIG = 1
+_MAX_FDS = 1024
+"""A table of descriptors is as long as the highest of them."""
 _LOG = logging.getLogger("holdfast.runtime.launch.fork_server")  # this module runs as __main__
 
 RunChild = Callable[[socket.socket, int], int]
@@ -329,6 +333,7 @@ class _Server:
             for standard in (1, 2):
                 os.dup2(log_fd, standard)
             os.close(log_fd)
+            sock_fd = _move_up(sock_fd)
             start_logging(Path(order.log))
             faulthandler.enable()
             faulthandler.register(PRINT_STACKS)
@@ -378,6 +383,17 @@ def _tell(control: socket.socket, notice: ForkNotice) -> None:
     # A holder that is gone shows as the end of its control socket.
     with suppress(OSError):
         control.send(msgspec.msgpack.encode(notice))
+
+
+def _move_up(fd: int) -> int:
+    """Above all others. The kernel closes the files of a process that was killed from the highest
+    number down, before it is reaped, and those of a device may take it half a second: so the end of
+    this one is seen first.
+    """
+    top = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MAX_FDS)
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top - 1)
+    os.close(fd)
+    return moved
 
 
 def die_with_parent(parent: int) -> None:

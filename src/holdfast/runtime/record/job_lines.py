@@ -116,6 +116,8 @@ class JobLines:
             stall_s=max(report.stall_s for report in found),
             micro_batches=max(report.num_micro_batches for report in found),
             num_followed=sum(report.rolled_forward for report in found),
+            groups_kept=sum(report.num_groups_kept for report in found),
+            groups_made=sum(report.num_groups_made for report in found),
             file=plan_name(event.number),
         )
 

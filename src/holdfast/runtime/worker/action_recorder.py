@@ -215,6 +215,9 @@ class ActionRecorder:
     def sent(self) -> None:
         self.gaps.sent()
 
+    def forwarded(self) -> None:
+        self.gaps.forwarded()
+
     def applying(self) -> None:
         copies = self.copies_until_s() == inf
         if copies:

@@ -73,7 +73,7 @@ class WorkerLink:
         self._on_gone, self._on_fault, self._on_peers = on_gone, on_fault, on_peers
         self.newest_freeze = 0
         self.trainer: Trainer | None = None
-        self._interrupt: Callable[[str], None] = lambda reason: None
+        self._interrupt: Callable[[Freeze], None] = lambda freeze: None
         self._received: queue.SimpleQueue[WorkerMessage] = queue.SimpleQueue()
         self._epoch = 0
         self._num_steps_of_epoch = 0
@@ -94,10 +94,10 @@ class WorkerLink:
 
     def _receive(self, message: ToWorker) -> None:
         match message:
-            case Freeze(round=number, reason=reason):
+            case Freeze(round=number):
                 self.newest_freeze = max(self.newest_freeze, number)
                 self._received.put(message)
-                self._interrupt(reason or f"round {number}")
+                self._interrupt(message)
             case Order() | Void() | Stop() | Leave():
                 self._received.put(message)
             case ProbeWork(number=number):
@@ -125,7 +125,7 @@ class WorkerLink:
 
     # What the trainer asks for and reports.
 
-    def on_freeze(self, call: Callable[[str], None]) -> None:
+    def on_freeze(self, call: Callable[[Freeze], None]) -> None:
         self._interrupt = call
 
     def wait(self, timeout_s: float) -> WorkerMessage | None:

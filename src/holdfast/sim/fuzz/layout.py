@@ -48,6 +48,15 @@ class SymbolicLayout:
         }
 
     @cached_property
+    def groups_of(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """Of every worker, the groups that it sums up gradients with."""
+        groups = dict.fromkeys((*self.members.values(), *self.giving.values()))
+        return {
+            worker: tuple(found for found in groups if worker in found and len(found) > 1)
+            for worker in self.plan.workers
+        }
+
+    @cached_property
     def given_slots_of(self) -> dict[str, tuple[Slot, ...]]:
         return {
             worker: tuple(slot for slot, giving in self.giving.items() if worker in giving)

@@ -28,6 +28,7 @@ from holdfast.sim.fuzz.promises.one_history import OneHistory
 from holdfast.sim.fuzz.promises.progress import ProgressChecker
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.promises.run_log import CompleteRunLog
+from holdfast.sim.fuzz.promises.same_groups import SameGroups
 from holdfast.sim.fuzz.promises.same_updates import SameUpdates
 from holdfast.sim.fuzz.shapes import JobShape, draw_shape
 from holdfast.sim.fuzz.terms import run_terms
@@ -169,6 +170,7 @@ def make_world(seed: int, plan: RunPlan, extra: tuple[Checker, ...] = ()) -> tup
     checkers: list[Checker] = [
         ExactlyOnce(),
         SameUpdates(),
+        SameGroups(),
         NoUndo(),
         OneHistory(),
         ProgressChecker(),

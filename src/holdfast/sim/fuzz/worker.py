@@ -41,6 +41,7 @@ from holdfast.control.worker_commands import (
     SwitchTo,
     WorkerEvent,
 )
+from holdfast.sim.fuzz.groups import SymbolicGroups
 from holdfast.sim.fuzz.joins import Joining
 from holdfast.sim.fuzz.layout import Element
 from holdfast.sim.fuzz.step import Step
@@ -71,6 +72,7 @@ class Worker:
         self.last_results: dict[Element, int] = {}
         self.step: Step | None = None
         self.joining = Joining(self)
+        self.groups = SymbolicGroups(member)
         self.building = 0
         """The order whose groups are being built."""
         self._is_built = False
@@ -146,7 +148,7 @@ class Worker:
                 self._do_at_once(command)
         if any(isinstance(command, Quiesce) for command in commands):
             before = self.position.round
-            self._put(self.machine.take(Quiesced()))
+            self._put(self.machine.take(Quiesced(self.groups.stop())))
             if self.position.round != before:
                 self.note(f"frozen {self.position.round} at {self.position.version}")
                 self.world.happened("reported", self)
@@ -311,6 +313,8 @@ class Worker:
 
     def _enter_with(self, order: Order, entered: Entered) -> None:
         commands = self.machine.take(entered)
+        layout = self.world.layout(order.number)
+        self.groups.enter(order, layout.groups_of.get(self.name, ()))
         self.note(f"entered {order.kind} {order.number} at {self.position.version}")
         self.joining.close(switched=order.kind == "change")
         self.world.entered(self, order)
@@ -326,6 +330,7 @@ class Worker:
         """Applied; what has died meanwhile does nothing more."""
         if self.is_alive and self.step is step and self._task is not None:
             self.step = None
+            self.groups.step_done()
             self._ended(self._task, StepEnded())
 
     # Planned changes

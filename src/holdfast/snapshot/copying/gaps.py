@@ -40,6 +40,9 @@ class Gaps(Protocol):
     def sent(self) -> None:
         """It has left the device."""
 
+    def forwarded(self) -> None:
+        """A forward pass is computed, or queued on the device: the thread is ahead of it."""
+
     def applying(self) -> None:
         """State is about to change."""
 
@@ -96,6 +99,9 @@ class NoGaps:
     def sent(self) -> None:
         pass
 
+    def forwarded(self) -> None:
+        pass
+
     def applying(self) -> None:
         pass
 
@@ -147,6 +153,9 @@ class PlacedCopies:
     def sent(self) -> None:
         if self._is_beside:
             self.copier.open(ahead=self._ahead)
+
+    def forwarded(self) -> None:
+        pass
 
     def applying(self) -> None:
         self.stalls.finish(self.copier)

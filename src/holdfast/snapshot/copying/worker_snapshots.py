@@ -130,6 +130,8 @@ class WorkerSnapshots:
         self._beside: BesideCost | None = None
         """Of a worker that copies beside its computations."""
         self._stepped_at, self._is_copying = 0.0, False
+        self._opens_next = False
+        """Copies begin with the next forward pass that is over."""
 
     # Epochs.
 
@@ -276,6 +278,14 @@ class WorkerSnapshots:
     def sent(self) -> None:
         pass
 
+    def forwarded(self) -> None:
+        """Copies beside computation begin behind the first micro-batch of a step: before, the
+        device waits for what this thread hands it, and one that hands over copies is in its way.
+        """
+        if self._opens_next and self._copier is not None:
+            self._opens_next = False
+            self._copier.open(ahead=BESIDE)
+
     def applying(self) -> None:
         if self._copier is not None:
             copier = self._copier
@@ -311,8 +321,7 @@ class WorkerSnapshots:
             else:
                 self._copier.begin(version, self._sources)
             if self._beside is not None:
-                self._is_copying = True
-                self._copier.open(ahead=BESIDE)
+                self._is_copying = self._opens_next = True
             if self.options.placement == "after_step":
                 self._stalls.finish(self._copier)
 
@@ -356,6 +365,7 @@ class WorkerSnapshots:
             self._try(self._copier.drain)
 
     def broken_off(self) -> None:
+        self._opens_next = False
         if self._copier is not None:
             self._copier.abandon()
 
