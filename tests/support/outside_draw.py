@@ -45,6 +45,8 @@ class Blow:
     lasts_s: float
     choice: float
     """Which of several, from 0 to 1."""
+    at_step: int = 0
+    """Not before so many are done."""
 
     @property
     def name(self) -> str:
@@ -77,6 +79,8 @@ SCENARIOS: dict[str, tuple[Blow, ...]] = {
         Blow("flood", "store", 0.5, 4.0, 0.0),
         Blow("kill", "worker", 1.5, 0.0, 0.9),
     ),
+    "the coordinator is killed at the end": (Blow("kill", "coordinator", 0.0, 0.0, 0.0, 60),),
+    "an agent is killed at the end": (Blow("kill", "agent", 0.0, 0.0, 0.0, 60),),
     "an agent is stopped for 25 s": (Blow("stop", "agent", 1.0, 25.0, 0.0),),
     "all workers die at once": (Blow("kill", "workers", 1.0, 0.0, 1.0),),
     "the launcher is killed": (Blow("kill", "launcher", 1.0, 0.0, 0.0),),

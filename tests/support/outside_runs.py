@@ -34,6 +34,8 @@ class Outcome:
     """The blows that hit something."""
     longest_s: float = 0.0
     """From one step to the next."""
+    end_s: float = 0.0
+    """From the last step to the end."""
     num_starts: int = 0
     wrong: str = ""
 
@@ -54,6 +56,7 @@ class Disturbed:
             self._look()
             code = self._job.code()
             if code == 0:
+                self.outcome.end_s = time.monotonic() - self._moved_s
                 break
             if code is not None and not self._may_start_again(code):
                 self.outcome.wrong = f"exit code {code}"
@@ -94,12 +97,15 @@ class Disturbed:
         for entry in [entry for entry in self._open if entry[0] <= now]:
             self._open.remove(entry)
             self._job.end(*entry[1:])
-        while self._due and self._first_s and self._due[0].after_s <= now - self._first_s:
+        while self._due and self._first_s and self._is_due(self._due[0], now - self._first_s):
             blow = self._due.pop(0)
             struck = self._job.begin(blow)
             if struck is not None:
                 self.outcome.done.append(blow.name)
                 self._open.append((now + blow.lasts_s, blow, struck))
+
+    def _is_due(self, blow: Blow, since_s: float) -> bool:
+        return blow.after_s <= since_s and blow.at_step <= self._steps
 
 
 class OutsideChaos:
@@ -146,12 +152,14 @@ class OutsideChaos:
 
     def table(self) -> list[str]:
         runs = Counter(name for outcome in self.outcomes for name in set(outcome.done))
-        lines = [f"{'done to a job':22} {'runs':>5} {'wrong':>6} {'longest without a step':>24}"]
+        heads = f"{'longest step':>14} {'longest end':>13}"
+        lines = [f"{'done to a job':22} {'runs':>5} {'wrong':>6} {heads}"]
         for name in sorted(runs):
             own = [outcome for outcome in self.outcomes if name in outcome.done]
             wrong = sum(bool(outcome.wrong) for outcome in own)
             longest_s = max(outcome.longest_s for outcome in own)
-            lines.append(f"{name:22} {runs[name]:5} {wrong:6} {longest_s:22.1f} s")
+            end_s = max(outcome.end_s for outcome in own)
+            lines.append(f"{name:22} {runs[name]:5} {wrong:6} {longest_s:12.1f} s {end_s:11.1f} s")
         wrong = sum(bool(outcome.wrong) for outcome in self.outcomes)
         shapes = len({outcome.drawn.shape for outcome in self.outcomes})
         blows = sum(len(outcome.done) for outcome in self.outcomes)

@@ -13,11 +13,11 @@ SECRET = "a secret of sixteen or more"
 
 
 @contextmanager
-def serving(memory: Callable[[], NodeMemory]) -> Iterator[Peer]:
+def serving(memory: Callable[[], NodeMemory], cert: str = "", key: str = "") -> Iterator[Peer]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    service = PeerService(SECRET, memory)
+    service = PeerService(SECRET, memory, cert, key)
     try:
         yield asyncio.run_coroutine_threadsafe(service.start("127.0.0.1"), loop).result(10)
     finally:

@@ -1,5 +1,7 @@
 """Bytes of snapshots from other hosts: verified, and one source less where an agent is gone."""
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -41,7 +43,9 @@ def save(cluster, version, seed: int = 0):
 
 
 @contextmanager
-def hosts(cluster, here: str = "n9", gone: tuple[str, ...] = ()) -> Iterator[RemoteMemories]:
+def hosts(
+    cluster, here: str = "n9", gone: tuple[str, ...] = (), tls: tuple[str, str] = ("", "")
+) -> Iterator[RemoteMemories]:
     """An agent per node; those that are gone have an address where no process listens."""
     with ExitStack() as stack:
         peers = {}
@@ -49,10 +53,11 @@ def hosts(cluster, here: str = "n9", gone: tuple[str, ...] = ()) -> Iterator[Rem
             arenas = [arena for arena in cluster.arenas if arena.layout.node == node]
             memory = NodeMemory(node, arenas)
             with ExitStack() as one:
-                peers[node] = one.enter_context(serving(lambda memory=memory: memory))
+                peers[node] = one.enter_context(serving(lambda memory=memory: memory, *tls))
                 if node not in gone:
                     stack.push(one.pop_all())
-        yield RemoteMemories(PeerDirectory(PeerAccess(node=here, secret=SECRET, peers=peers)))
+        access = PeerAccess(node=here, secret=SECRET, peers=peers, tls_cert=tls[0])
+        yield RemoteMemories(PeerDirectory(access))
 
 
 def test_a_version_is_loaded_from_other_hosts(cluster, monkeypatch) -> None:
@@ -76,6 +81,20 @@ def test_what_is_read_is_put_where_it_is_wanted(cluster) -> None:
             assert found.in_place
             assert bytes(own) == bytes(catalog.fetch(entry).data)
             assert not catalog.fetch(entry, 1, into=memoryview(own)[1:]).in_place
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is nothing to make one with")
+def test_it_is_read_over_tls(cluster, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(connection, "PIECE_BYTES", 7)
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=job -keyout {key} -out {cert}"
+    subprocess.run(make.split(), check=True, capture_output=True)
+    state = save(cluster, V1)
+    with hosts(cluster, tls=(cert, key)) as others, others.open() as sources:
+        manifests = [manifest for source in sources for manifest in source.manifests()]
+        catalog = Catalog(Holding(by_version(manifests)[0]), sources, "n9")
+        assert all(report.bytes_by_origin() for report in load_all(PLAN, catalog, state))
 
 
 def test_several_threads_read_at_once(cluster) -> None:

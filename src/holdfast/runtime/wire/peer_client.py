@@ -81,10 +81,9 @@ class PeerClient:
         follow = self.ask(wanted, BytesFollow, within_s)
         if follow.error:
             return follow.error
-        if follow.num_bytes != into.nbytes:
-            self.close()
-            return f"{follow.num_bytes} bytes instead of {into.nbytes}"
         try:
+            if follow.num_bytes != into.nbytes:
+                raise ConnectionError(f"{follow.num_bytes} bytes instead of {into.nbytes}")
             self._fill(into)
         except OSError as error:  # a timeout, too
             self.close()
