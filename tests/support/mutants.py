@@ -162,8 +162,12 @@ def journal_first(patch: pytest.MonkeyPatch) -> None:
 def level_restart(patch: pytest.MonkeyPatch) -> None:
     """A restarted coordinator waits for events instead of acting on the states it is told."""
 
-    def members_on(original: Any, self: FactIntake, node: str) -> list[Member]:
-        return [] if self._state.is_gathering else list(original(self, node))
+    def without_members(original: Any, self: FactIntake, fact: Any) -> Any:
+        if not self._state.is_gathering:
+            return original(self, fact)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(JournalState, "members_on", lambda *_: ())
+            return original(self, fact)
 
     def told(original: Any, self: FactIntake, state: Any) -> Any:
         if not self._state.is_gathering:
@@ -177,7 +181,8 @@ def level_restart(patch: pytest.MonkeyPatch) -> None:
             inner.setattr(MemberStatus, "look_at_all", lambda *_: None)
             return original(self)
 
-    around(patch, FactIntake, "_members_on", members_on)
+    around(patch, FactIntake, "_connected", without_members)
+    around(patch, FactIntake, "_node_dead", without_members)
     around(patch, FactIntake, "_told", told)
     around(patch, Coordinator, "_has_gathered", has_gathered)
 
