@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-# Parallel test processes: two with tests of real processes, which start workers of their own and come
-# too late on cores that are shared by more, and one that fills idle cores (tests/support/order.py).
-JOBS ?= 3
+# Parallel test processes. More than two gain little: process tests start workers of their own, whose
+# sidecars have the lowest priority, and come too late on cores that are shared by many.
+JOBS ?= 2
 # Rewritten tests and compiled modules are kept, also where an environment says otherwise: every test
 # process, and every process of every job, would compile them again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -62,7 +62,7 @@ PURE := plan schedule planner control detect sim tidy
 
 pure: setup
 	@echo "== pytest, pure packages"
-	@$(BIN)/pytest -q -n 2 -m "not chaos and not process and not slow" $(PURE:%=tests/%)
+	@$(BIN)/pytest -q -n $(JOBS) -m "not chaos and not process and not slow" $(PURE:%=tests/%)
 
 unit: setup ## the tests alone
 	@echo "== pytest"

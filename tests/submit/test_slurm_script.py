@@ -140,7 +140,11 @@ class Script:
 
     def end(self) -> tuple[int, bool]:
         """The exit code, and whether the job is queued again."""
-        code = self._process.wait(30)
+        try:
+            code = self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.wait()
         path = self.folder / "scontrol"
         return code, path.is_file() and path.read_text() == "requeue 7\n"
 

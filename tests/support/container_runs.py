@@ -154,7 +154,8 @@ def low_limit(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
 def full_disk(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
     """The disk is full for a while: at least until that is said, or the job is over."""
     mount(folder, "size=40m")
-    config = make_config(folder / "run", steps=300, persist_every_steps=20)
+    # Few checkpoints: one that does not fit gives back what it took, and lines may take that.
+    config = make_config(folder / "run", steps=300, persist_every_steps=60)
     watch, is_over = Watch(), threading.Event()
 
     def is_said() -> bool:
