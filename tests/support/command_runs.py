@@ -17,6 +17,22 @@ from holdfast.observe.journal import read_journal, read_lines, read_metrics
 
 POLL_S = 0.005
 DEADLINE_S = 90.0
+TINY = """\
+[model]
+preset = "llama-tiny"
+num_layers = 2
+dim = 32
+hidden = 64
+num_heads = 4
+num_kv_heads = 2
+[data]
+rows = 1
+seq_len = 16
+micro_batches = 4
+[optimizer]
+learning_rate = 3e-3
+"""
+"""A model that takes milliseconds a step."""
 JOB = """\
 [job]
 steps = {steps}
@@ -26,26 +42,10 @@ threads = 1
 timeout_s = 60
 run_dir = "{run_dir}"
 {job}
-[model]
-preset = "llama-tiny"
-num_layers = 2
-dim = 32
-hidden = 64
-num_heads = 4
-num_kv_heads = 2
-
-[data]
-rows = 1
-seq_len = 16
-micro_batches = 4
-
-[parallel]
+{tiny}[parallel]
 replicas = {replicas}
 stages = {stages}
 devices_per_node = 1
-
-[optimizer]
-learning_rate = 3e-3
 
 [recovery]
 restart_nodes = true
@@ -72,6 +72,7 @@ def write_job(
     path = folder / "job.toml"
     path.write_text(
         JOB.format(
+            tiny=TINY,
             steps=steps,
             run_dir=folder / "run",
             replicas=replicas,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from support.command_runs import command
+from support.command_runs import TINY, command
 from support.hosts import run
 from support.outside_draw import SHAPES, Blow, OutsideRun
 
@@ -32,20 +32,7 @@ threads = 1
 timeout_s = 60
 keep_final = true
 run_dir = "{run_dir}"
-[model]
-preset = "llama-tiny"
-num_layers = 2
-dim = 32
-hidden = 64
-num_heads = 4
-num_kv_heads = 2
-[data]
-rows = 1
-seq_len = 16
-micro_batches = 4
-[optimizer]
-learning_rate = 3e-3
-[parallel]
+{tiny}[parallel]
 devices_per_node = {devices_per_node}
 {parallel}
 [recovery]
@@ -74,6 +61,7 @@ class OutsideJob:
         shape = "\n".join(f"{k} = {v!r}" for k, v in SHAPES[drawn.shape].items()).replace("'", '"')
         self._job.write_text(
             JOB.format(
+                tiny=TINY,
                 steps=STEPS,
                 run_dir=self.run_dir,
                 devices_per_node=drawn.devices_per_node,

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from holdfast.models.foreign import TRACE_SHAPE
 from holdfast.models.hf_cut import Arguments, ModelCut, call_model
-
-SHAPE = (2, 6)
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def find_direct(cut: ModelCut) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Paths of the modules that are the embedding, and of those that are the head; empty: more
     than modules is needed. Call it where only shapes are made.
     """
-    positions = torch.arange(SHAPE[1]).expand(SHAPE)
+    positions = torch.arange(TRACE_SHAPE[1]).expand(TRACE_SHAPE)
     try:
         with warnings.catch_warnings():  # some models say that they do not use positions
             warnings.simplefilter("ignore")
@@ -73,14 +72,14 @@ def _walked(
         return hidden
 
     def left(hidden: Tensor, arguments: Arguments) -> Tensor:
-        walk.hidden = hidden if len(stubs) == 1 else walk.hidden
+        walk.hidden = hidden if walk.hidden is None else walk.hidden  # one layer is both
         walk.last = hidden.clone()
         return walk.last
 
     stubs[0].on_call, stubs[-1].on_call = entered, left
     for path in sorted(cut.before | cut.after):
         _watch_module(trunk.get_submodule(path), path, walk)
-    tokens = torch.zeros(SHAPE, dtype=torch.int64)
+    tokens = torch.zeros(TRACE_SHAPE, dtype=torch.int64)
     with torch.no_grad():
         logits = call_model(trunk, tokens, positions).logits
     return _chain(walk.before, tokens, walk.hidden), _chain(walk.after, walk.last, logits)

@@ -60,21 +60,25 @@ def hosts(
         yield RemoteMemories(PeerDirectory(access))
 
 
+def catalog_of(sources) -> Catalog:
+    """Of the newest version, as a worker of another node sees it."""
+    manifests = [manifest for source in sources for manifest in source.manifests()]
+    return Catalog(Holding(by_version(manifests)[0]), sources, "n9")
+
+
 def test_a_version_is_loaded_from_other_hosts(cluster, monkeypatch) -> None:
     monkeypatch.setattr(remote_memory, "MAX_READ_BYTES", 100)  # in many questions
     monkeypatch.setattr(connection, "PIECE_BYTES", 7)  # and in many pieces of an answer
     state = save(cluster, V1)
     with hosts(cluster) as others, others.open() as sources:
-        manifests = [manifest for source in sources for manifest in source.manifests()]
-        catalog = Catalog(Holding(by_version(manifests)[0]), sources, "n9")
+        catalog = catalog_of(sources)
         assert all(report.bytes_by_origin() for report in load_all(PLAN, catalog, state))
 
 
 def test_what_is_read_is_put_where_it_is_wanted(cluster) -> None:
     save(cluster, V1)
     with hosts(cluster) as others, others.open() as sources:
-        manifests = [manifest for source in sources for manifest in source.manifests()]
-        catalog = Catalog(Holding(by_version(manifests)[0]), sources, "n9")
+        catalog = catalog_of(sources)
         for entry in catalog.holding.entries.values():
             own = bytearray(entry.num_bytes)
             found = catalog.fetch(entry, into=memoryview(own))
@@ -92,8 +96,7 @@ def test_it_is_read_over_tls(cluster, tmp_path, monkeypatch) -> None:
     subprocess.run(make.split(), check=True, capture_output=True)
     state = save(cluster, V1)
     with hosts(cluster, tls=(cert, key)) as others, others.open() as sources:
-        manifests = [manifest for source in sources for manifest in source.manifests()]
-        catalog = Catalog(Holding(by_version(manifests)[0]), sources, "n9")
+        catalog = catalog_of(sources)
         assert all(report.bytes_by_origin() for report in load_all(PLAN, catalog, state))
 
 

@@ -60,6 +60,7 @@ from holdfast.control.facts import (
     WorkerTold,
 )
 from holdfast.control.job_events import AllReady, StepCompleted
+from holdfast.control.message import Message
 from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
@@ -428,12 +429,8 @@ class CoordinatorServer:
                 self._dispatch.to_node(node_of(member.name), StartWorker(member=member))
             case ToNode(node=node, message=told):
                 self._dispatch.to_node(node, told)
-            case ToAllNodes(message=StepsRecorded()) if self._run_log.trouble:
-                pass  # they are not: a successor would ask for them
             case ToAllNodes(message=told):
-                if self._hosts is not None and isinstance(told, StepsRecorded):
-                    self._run_log.sync()  # a successor may be on another host
-                self._dispatch.to_all(told)
+                self._tell_all(told)
             case Disconnect(node=node):
                 self._dispatch.hang_up(node)
             case AskPlanner(question=question):
@@ -452,6 +449,14 @@ class CoordinatorServer:
                 log = Path(self._spec.run_dir) / log_name(worker)
                 why = f"{reason}; its log is {log}" if worker else reason
                 self._end("failed", why, is_state_lost=is_state_lost)
+
+    def _tell_all(self, told: Message) -> None:
+        if isinstance(told, StepsRecorded):
+            if self._run_log.trouble:
+                return  # they are not: a successor would ask for them
+            if self._hosts is not None:
+                self._run_log.sync()  # a successor may be on another host
+        self._dispatch.to_all(told)
 
     def _end(self, outcome: str, reason: str, *, is_state_lost: bool = False) -> None:
         """Once, whatever comes after."""

@@ -39,18 +39,23 @@ def check_alone(rendezvous: Rendezvous, config: JobConfig) -> None:
     if found is None:
         return
     secret = os.environ.get(VARIABLE, "") or rendezvous.secret()
-    try:
-        cert = config.job.tls_cert
-        ask_at(found.host, found.port, secret, "status", StatusRequest(), cert)
-    except (OSError, TimeoutError):
+    if not _answers(found.host, found.port, secret, config.job.tls_cert):
         return
-    except ProofFailed:
-        pass  # it waits for hosts, and speaks to none but them; or it has another secret
     place = config.net.rendezvous
     raise HoldfastError(
         f"a job runs at {place}: its coordinator answers at {found.host}:{found.port}; "
         f"`holdfast attach {place}` shows it, `holdfast stop {place}` stops it"
     )
+
+
+def _answers(host: str, port: int, secret: str, cert: str) -> bool:
+    try:
+        ask_at(host, port, secret, "status", StatusRequest(), cert)
+    except (OSError, TimeoutError):
+        return False
+    except ProofFailed:
+        return True  # it waits for hosts, and speaks to none but them; or it has another secret
+    return True
 
 
 def keep_run(rendezvous: Rendezvous, spec: CoordinatorSpec) -> None:
