@@ -1,7 +1,7 @@
 """Planned changes as the coordinator follows them."""
 
 from holdfast.control.effects import Finish
-from holdfast.control.facts import NodeDead, PlanWanted, StopWanted, WorkerExited
+from holdfast.control.facts import NodeDead, PlanWanted, StopWanted, WorkerExited, WorkerStarted
 from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
 from holdfast.control.order import Order
 from holdfast.plan.text import parse_plan
@@ -36,6 +36,16 @@ def test_the_job_starts_when_every_worker_is_there():
     assert job.coordinator._state.journal.last is None
     job.connect("n1")
     assert job.last.kind == "start"
+
+
+def test_the_notice_of_a_start_may_come_after_the_workers_first_word():
+    """The agent learns of the process from the fork server, the worker speaks for itself."""
+    job = Job()
+    job.connect("n0")
+    job.take(WorkerStarted(member=job.member("n0.g0"), pid=7))
+    job.connect("n1")
+    assert job.last.kind == "start"
+    assert job.coordinator._state.roster.pids["n0.g0"] == 7
 
 
 def test_or_with_enough_after_a_while():

@@ -78,7 +78,8 @@ class FactIntake:
                 state.clear(moved)
             case WorkerStarted(member=member, pid=pid):
                 state.roster.pids[member.name] = pid
-                return self._told(WorkerState(member=member))
+                if member not in state.roster.states:  # else the worker was faster than its agent
+                    return self._told(WorkerState(member=member))
             case WorkerTold(state=told):
                 return self._told(told)
             case WorkerExited():

@@ -31,8 +31,11 @@ def test_in_peace_nothing_goes_wrong():
 def test_a_fault_can_lie_in_wait_for_a_moment():
     world = make()
     Faults(world, (DrawnFault(kind="worker", seed=1, moment="applied", count=6),))
+    until(world, lambda: world.coverage["updates"] == 6)
+    struck_ms = world.clock.now_ms
+    assert world.coverage["worker crashes"] == 0
     until(world, lambda: world.coverage["worker crashes"] == 1)
-    assert world.coverage["updates"] == 6
+    assert world.clock.now_ms == struck_ms
 
 
 def test_profiles_differ():

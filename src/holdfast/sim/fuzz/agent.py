@@ -20,6 +20,7 @@ from holdfast.control.facts import (
     NodeConnected,
     StepReported,
     WorkerExited,
+    WorkerStarted,
     WorkerTold,
 )
 from holdfast.control.report import Member
@@ -149,6 +150,12 @@ class SimulatedAgent:
         self.world.workers[member] = worker
         self.states[member] = WorkerState(member=member)
         worker.later(self.world.rng.randint(5, 40), worker.tell)
+        # The fork server's notice may come after the worker's first word.
+        self.world.clock.after(self.world.rng.randint(0, 60), self._forked, member)
+
+    def _forked(self, member: Member) -> None:
+        if self.is_alive and member in self.states:
+            self._tell(WorkerStarted(member=member, pid=1))
 
     def heard(self, state: WorkerState) -> None:
         if self.is_alive and state.member in self.states:
