@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.control.facts import StepReported
-from holdfast.control.job_events import EpochEntered, Recorded, StepCompleted
+from holdfast.control.job_events import EpochEntered, Recorded, StepCompleted, StepsUnrecorded
 from holdfast.control.report import Member
 from holdfast.control.step_aggregator import HoldersDiffer, KnownEpoch, StepAggregator
 from holdfast.control.worker_reports import (
@@ -237,7 +237,9 @@ def test_steps_whose_reports_are_lost_are_passed_over(job):
     aggregator, (_, done) = restored_at(job, 6)
     assert (done.report.step, aggregator.next_step) == (3, 4)
     assert aggregator.add_step(A, report(6, epoch=7)) == []
-    assert [e.report.step for e in aggregator.add_step(B, report(6, epoch=7))] == [6]
+    passed, next_done = aggregator.add_step(B, report(6, epoch=7))
+    assert passed == StepsUnrecorded(4, 5)
+    assert next_done.report.step == 6
 
 
 def test_a_fenced_workers_word_counts_where_no_other_is_left_to_say_it(job):

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 
 from holdfast.errors import HoldfastError
+from holdfast.observe.events import Decided
+from holdfast.observe.journal import read_journal
 from holdfast.runtime.record.final_state import read_final
 from support.command_runs import kept_steps, memory_of
 from support.outside_draw import SHAPES, Blow, OutsideRun
@@ -25,6 +27,8 @@ POLL_S = 0.03
 MAX_STARTS = 9
 STOPPED = {"kill launcher": (137,), "term launcher": (143,), "kill fork server": (1,)}
 """What ends a run that the same command takes up again, and with which exit codes."""
+ALL_DIE = {"kill launcher", "kill fork server"}
+"""With these all processes die at once: what they had not written is known to none."""
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Outcome:
     end_s: float = 0.0
     """From the last step to the end."""
     num_starts: int = 0
+    num_unrecorded: int = 0
+    """Steps that are in the state, but died with all who could have written them down."""
     wrong: str = ""
 
 
@@ -123,7 +129,10 @@ class OutsideChaos:
             disturbed = Disturbed(job, drawn)
             disturbed.run()
             found = disturbed.outcome
+            found.num_unrecorded = len(unrecorded_steps(job.run_dir))
             found.wrong = found.wrong or compare(job.run_dir, calm) or left_behind(job)
+            if found.num_unrecorded and not set(found.done) & ALL_DIE:
+                found.wrong = found.wrong or f"{found.num_unrecorded} steps are not recorded"
             if found.wrong:
                 kept = job.run_dir.parents[1] / "kept"
                 shutil.copytree(job.run_dir, kept, ignore_dangling_symlinks=True)
@@ -166,12 +175,14 @@ class OutsideChaos:
         lines.append(
             f"{len(self.outcomes)} runs of {shapes} shapes, {blows} disturbances, {wrong} wrong"
         )
+        gaps = [outcome.num_unrecorded for outcome in self.outcomes if outcome.num_unrecorded]
+        lines.append(f"{len(gaps)} runs with a gap in their metrics, {sum(gaps)} steps in all")
         return lines
 
 
 def compare(run_dir: Path, calm: dict[str, torch.Tensor]) -> str:
     """Why it is not equal to the undisturbed one; empty: it is."""
-    steps = kept_steps(run_dir)
+    steps = {*kept_steps(run_dir), *unrecorded_steps(run_dir)}
     if sorted(steps) != list(range(STEPS)):
         return f"{len(steps)} of {STEPS} steps are recorded"
     try:
@@ -185,6 +196,16 @@ def compare(run_dir: Path, calm: dict[str, torch.Tensor]) -> str:
         if not difference <= 1e-9:
             return f"{name} differs by {difference:.1e}"
     return ""
+
+
+def unrecorded_steps(run_dir: Path) -> set[int]:
+    """That the journal says are missing in metrics.jsonl."""
+    found: set[int] = set()
+    for event in read_journal(run_dir / "journal.jsonl"):
+        if isinstance(event, Decided) and "first_unrecorded" in event.details:
+            first, last = (int(event.details[f"{end}_unrecorded"]) for end in ("first", "last"))
+            found |= set(range(first, last + 1))
+    return found - set(kept_steps(run_dir))
 
 
 def left_behind(job: OutsideJob) -> str:

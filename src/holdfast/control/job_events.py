@@ -34,6 +34,13 @@ class StepCompleted(msgspec.Struct, frozen=True):
     """For snapshots, since the step before."""
 
 
+class StepsUnrecorded(msgspec.Struct, frozen=True):
+    """Steps that were done, and of which all reports were lost with the processes that had them."""
+
+    first: int
+    last: int
+
+
 class EpochEntered(msgspec.Struct, frozen=True, kw_only=True):
     """All are in an epoch."""
 
@@ -92,6 +99,7 @@ class PlanWeighed(msgspec.Struct, frozen=True):
 
 JobEvent = (
     StepCompleted
+    | StepsUnrecorded
     | EpochEntered
     | AllReady
     | WorkerBlamed

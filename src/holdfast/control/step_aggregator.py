@@ -14,7 +14,14 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.control.facts import Fact, StepReported
-from holdfast.control.job_events import EpochEntered, EpochReport, JobEvent, Recorded, StepCompleted
+from holdfast.control.job_events import (
+    EpochEntered,
+    EpochReport,
+    JobEvent,
+    Recorded,
+    StepCompleted,
+    StepsUnrecorded,
+)
 from holdfast.control.journal_entries import Dropped, Fenced, JournalEntry, Ordered
 from holdfast.control.journal_state import JournalState
 from holdfast.control.order import Order
@@ -274,8 +281,8 @@ class StepAggregator:
         is_lost = self.next_step < self._final and not self._steps.get(self.next_step)
         if not is_lost or not any(self._is_reported(step) for step in later):
             return None
-        self.next_step = min(self._final, later[0])
-        return []
+        first, self.next_step = self.next_step, min(self._final, later[0])
+        return [StepsUnrecorded(first, self.next_step - 1)]
 
     def _compare_checksums(self, worker: str, report: StepReport) -> None:
         for key, value in report.checksums.items():

@@ -13,12 +13,14 @@ from holdfast.control.job_events import (
     SeatlessLost,
     SlownessFound,
     StepCompleted,
+    StepsUnrecorded,
     WorkerBlamed,
 )
 from holdfast.control.report import Member
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport
 from holdfast.engine.group_keys import needed_groups
 from holdfast.observe.events import (
+    Decided,
     Evaluated,
     Event,
     PlanChanged,
@@ -34,7 +36,7 @@ from holdfast.observe.events import (
     failure_kind,
 )
 from holdfast.observe.plan_decisions import considered
-from holdfast.observe.run_directory import plan_name
+from holdfast.observe.run_directory import METRICS, plan_name
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.plan import Plan
 
@@ -56,6 +58,8 @@ class JobLines:
         match event:
             case StepCompleted():
                 return step_events(event, snapshot_step)
+            case StepsUnrecorded():
+                return [unrecorded_event(event)]
             case SlownessFound():
                 return [slowness_event(event)]
             case AllReady(pids=pids):
@@ -144,6 +148,15 @@ class JobLines:
             groups_made=made,
             file=plan_name(event.number),
         )
+
+
+def unrecorded_event(event: StepsUnrecorded) -> Event:
+    """For people: the state has these steps, metrics.jsonl has not."""
+    return Decided(
+        reason=f"steps {event.first} to {event.last} were done, but are not in {METRICS}: the "
+        "processes that knew their loss and times died before they were written",
+        details={"first_unrecorded": str(event.first), "last_unrecorded": str(event.last)},
+    )
 
 
 def slowness_event(event: SlownessFound) -> Event:
