@@ -3,18 +3,23 @@
 keep    fills arenas as a worker does, writes the same version as a checkpoint, and then gives
         out its memory as an agent does
 load    fills tensors with all of it, as a worker does that was started again: from the memory
-        of the other host, from the checkpoint with its pages evicted, and with them cached
+        of the other host, from the checkpoint with its pages evicted, and with them cached. Beside
+        it, what the hardware allows: as many bytes through a plain socket between the two hosts
+        (link), and the files of the checkpoint read, evicted, and nothing more (files)
 """
 
 import asyncio
 import json
 import os
+import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import torch
 
 from _common import interleave
@@ -48,6 +53,8 @@ class Meeting(msgspec.Struct):
 
     peer: Peer
     secret: str
+    bare_port: int
+    """Whoever connects is sent as many bytes as the state has."""
 
 
 def plan_of(quick: bool) -> Plan:
@@ -66,12 +73,47 @@ async def keep(shared: Path, address: str, quick: bool) -> None:
     write_checkpoint(shared, Catalog(Holding(memory.manifests()), [memory], KEEPER), {"step": 100})
     secret = os.urandom(16).hex()
     service = PeerService(secret, lambda: memory)
-    meeting = Meeting(await service.start(address), secret)
+    peer = await service.start(address)
+    num_bytes = sum(value.numel() * value.element_size() for value in state.values())
+    meeting = Meeting(peer, secret, serve_bare(address, np.ones(num_bytes, np.uint8).data))
     partial = shared / "meeting.part"
     partial.touch(mode=0o600)
     partial.write_bytes(msgspec.json.encode(meeting))
     partial.rename(shared / "meeting")
     await asyncio.Event().wait()
+
+
+def serve_bare(address: str, data: memoryview) -> int:
+    """The port of a thread that sends these bytes and nothing else."""
+    server = socket.create_server((address, 0))
+
+    def run() -> None:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data)
+
+    threading.Thread(target=run, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def receive_bare(host: str, port: int, into: memoryview) -> None:
+    with socket.create_connection((host, port)) as connection:
+        done = 0
+        while done < into.nbytes:
+            done += (count := connection.recv_into(into[done:]))
+            if not count:
+                raise SystemExit(f"{done} of {into.nbytes} bytes over the plain socket")
+
+
+def read_bare(folder: Path, into: memoryview) -> None:
+    done = 0
+    for path in sorted(folder.glob("*.distcp")):
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(into[done:]):
+                done += count
+    if done < 0.9 * into.nbytes:
+        raise SystemExit(f"the files of {folder} have {done} bytes, the state {into.nbytes}")
 
 
 class Piece:
@@ -98,7 +140,9 @@ def pieces_of(targets: State) -> dict[str, Piece]:
     }
 
 
-def loaders(shared: Path, pieces: dict[str, Piece]) -> dict[str, Callable[[], object]]:
+def loaders(
+    shared: Path, pieces: dict[str, Piece], num_bytes: int
+) -> dict[str, Callable[[], object]]:
     meeting = msgspec.json.decode((shared / "meeting").read_bytes(), type=Meeting)
     access = PeerAccess(node="n1", secret=meeting.secret, peers={KEEPER: meeting.peer})
 
@@ -115,22 +159,32 @@ def loaders(shared: Path, pieces: dict[str, Piece]) -> dict[str, Callable[[], ob
     def cached() -> None:
         load_checkpoint(pieces, shared, VERSION.step)
 
-    return {"memory": memory, "disk": disk, "cached": cached}
+    room = np.ones(num_bytes + 2**24, np.uint8).data
+    port = meeting.bare_port
+
+    def link() -> None:
+        receive_bare(meeting.peer.host, port, room[:num_bytes])
+
+    def files() -> None:
+        evict_pages(shared / "step-100")
+        read_bare(shared / "step-100", room)
+
+    return {"memory": memory, "disk": disk, "cached": cached, "link": link, "files": files}
 
 
 def load(shared: Path, rounds: int, quick: bool) -> None:
     state = random_state(plan_of(quick))
     targets = {key: torch.zeros_like(value) for key, value in state.items()}
-    all_loaders = loaders(shared, pieces_of(targets))
-    for name, loader in all_loaders.items():
+    num_bytes = sum(value.numel() * value.element_size() for value in state.values())
+    all_loaders = loaders(shared, pieces_of(targets), num_bytes)
+    for name in ("memory", "disk", "cached"):
         for target in targets.values():
             target.fill_(torch.nan)
-        loader()
+        all_loaders[name]()
         for key, value in state.items():
             if not torch.equal(targets[key], value):
                 raise SystemExit(f"{name}: {key} is not what was saved")
     seconds = interleave(all_loaders, rounds, warmup=0)
-    num_bytes = sum(value.numel() * value.element_size() for value in state.values())
     (shared / "loaded.json").write_text(json.dumps({"bytes": num_bytes, "seconds": seconds}))
 
 
