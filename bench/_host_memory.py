@@ -54,7 +54,7 @@ class Meeting(msgspec.Struct):
     peer: Peer
     secret: str
     bare_port: int
-    """Whoever connects is sent as many bytes as the state has."""
+    """A process that connects there is sent as many bytes as the state has."""
 
 
 def plan_of(quick: bool) -> Plan:

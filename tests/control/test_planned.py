@@ -1,7 +1,14 @@
 """Planned changes as the coordinator follows them."""
 
 from holdfast.control.effects import Finish
-from holdfast.control.facts import NodeDead, PlanWanted, StopWanted, WorkerExited, WorkerStarted
+from holdfast.control.facts import (
+    NodeDead,
+    NodesAbsent,
+    PlanWanted,
+    StopWanted,
+    WorkerExited,
+    WorkerStarted,
+)
 from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
 from holdfast.control.order import Order
 from holdfast.plan.text import parse_plan
@@ -53,6 +60,23 @@ def test_or_with_enough_after_a_while():
     job.connect("n0")
     job.tick(1000)
     assert list(job.last.incarnations) == ["n0.g0"]
+
+
+def test_a_job_begins_at_once_without_nodes_that_no_host_has_joined_for():
+    job = Job()
+    job.take(NodesAbsent(("n1",)))
+    job.connect("n0")
+    assert list(job.last.incarnations) == ["n0.g0"]
+    job.connect("n1")  # its host comes later, and joins
+    change = job.coordinator._state.journal.outstanding
+    assert change is not None
+    assert [joiner.name for joiner in change.joiners] == ["n1.g0"]
+
+
+def test_it_still_waits_for_the_nodes_that_have_a_host():
+    job = Job()
+    job.take(NodesAbsent(("n1",)))
+    assert job.coordinator._state.journal.last is None
 
 
 def test_a_worker_started_again_joins():

@@ -46,6 +46,18 @@ def test_three_hosts_train_as_one_machine_does(hosts, tmp_path, undisturbed) -> 
     assert sorted(path.name for path in (shared / "logs").glob("*.log")) == ["coordinator.log"]
 
 
+def test_two_of_three_hosts_begin_and_the_third_joins_later(hosts, tmp_path, undisturbed) -> None:
+    shared = tmp_path / "shared"
+    elastic = ("--nnodes", "2:3", "--last_call_s", "0.5")
+    launcher, agents = start_job(hosts[:3], write_job(tmp_path), shared, *elastic)
+    wait_for_steps(shared, 3, launcher)
+    assert len(happened(shared, "HostJoined")) == 2
+    assert "begins without n2" in " ".join(event.reason for event in happened(shared, "Decided"))
+    agents.append(start_agent(hosts[3], shared))
+    assert_equal(finish(launcher, agents, shared), undisturbed)
+    assert happened(shared, "PlanChanged")[0].joining == ("n2.g0",)
+
+
 def test_a_worker_is_killed(hosts, tmp_path, undisturbed) -> None:
     shared = tmp_path / "shared"
     fault = '[[faults]]\nkind = "SIGKILL"\ntarget = "n1.g0"\nat_step = 10\n'

@@ -18,6 +18,7 @@ from holdfast.control.facts import (
     NodeConnected,
     NodeDead,
     NodeLost,
+    NodesAbsent,
     PlanAnswered,
     PlanWanted,
     ProbeAnswered,
@@ -73,6 +74,8 @@ class FactIntake:
                 self._hangs.suspend()
             case NodeDead():
                 self._node_dead(fact)
+            case NodesAbsent(nodes=nodes):
+                state.roster.absent = dict.fromkeys(nodes)
             case Beat(sent_ms=sent_ms, places=places):
                 moved = self._hangs.beat(places, sent_ms, state.now_ms)
                 state.clear(moved)

@@ -51,6 +51,14 @@ class NodeDead(msgspec.Struct, frozen=True):
     """What of its memory can still be read."""
 
 
+class NodesAbsent(msgspec.Struct, frozen=True):
+    """At the beginning of a job: no host has joined for these nodes, and it begins without them.
+    One may join later.
+    """
+
+    nodes: tuple[str, ...]
+
+
 class ProgressPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a worker is, from its progress page."""
 
@@ -182,6 +190,7 @@ Fact = (
     NodeConnected
     | NodeLost
     | NodeDead
+    | NodesAbsent
     | Beat
     | WorkerStarted
     | WorkerTold

@@ -17,29 +17,39 @@ from holdfast.control.stopping import stop_before_start
 from holdfast.plan.entering import why_not_runnable
 from holdfast.plan.plan import Plan
 from holdfast.plan.text import format_plan
+from holdfast.plan.workers import node_of
 
 
 def begin_job(state: CoordinatorState, born_ms: int) -> None:
-    """The first order, when all workers are there, or for long enough as many as are needed."""
+    """The first order, when all workers are there that the job does not begin without, or for long
+    enough as many as are needed.
+    """
     if state.journal.last is not None or state.round is not None:
         return
     if state.journal.stop is not None:
         stop_before_start(state)
         return
-    late = state.now_ms - born_ms >= state.settings.start_ms
-    if not late and len(state.roster.awake) < len(state.journal.wanted.workers):
+    is_late = state.now_ms - born_ms >= state.settings.start_ms
+    if not is_late and _awaited(state):
         return
     _want_plan_of_version(state)
-    if late:
+    may_lack_some = is_late or bool(state.roster.absent)
+    if may_lack_some:
         use_spares(state)
     available = state.available()
     target = reachable(state.journal.wanted, available)
-    if target is None or (target != state.journal.wanted and not late):
+    if target is None or (target != state.journal.wanted and not may_lack_some):
         return
     order = first_order(state, target, {name: available[name] for name in target.workers})
     step = order.at_step if order.kind == "start" else order.version
     state.record(Ordered(order, step))
     state.decided(f"order {order.number}: {order.kind}, {order.reason}", order=str(order.number))
+
+
+def _awaited(state: CoordinatorState) -> list[str]:
+    roster, wanted = state.roster, state.journal.wanted.workers
+    here = (name for name in wanted if node_of(name) not in roster.absent)
+    return [name for name in here if name not in roster.awake]
 
 
 def _want_plan_of_version(state: CoordinatorState) -> None:

@@ -33,6 +33,8 @@ class Roster:
         self.nodes: dict[str, Node] = {}
         self.away: dict[str, None] = {}
         """Nodes that are not connected."""
+        self.absent: dict[str, None] = {}
+        """Nodes that the job begins without."""
         self.states: dict[Member, WorkerState] = {}
         self.awake: dict[str, None] = {}
         """Names of which some process has said hello."""
@@ -61,6 +63,7 @@ class Roster:
             self.told(state)
         self.pids.update(fact.pids)
         self.away.pop(fact.node, None)
+        self.absent.pop(fact.node, None)
         self.nodes[fact.node] = Node(
             name=fact.node,
             agent=fact.agent,

@@ -73,6 +73,16 @@ def test_the_names_of_the_field(alias, key, read):
     assert getattr(read(**environment).parallel, key) == 3
 
 
+def test_a_range_of_hosts_as_torchrun_takes_it(read):
+    for config in (
+        read(MINIMAL + "[net]\nnnodes = '2:4'"),
+        read(flags=["--nnodes", "2:4"]),
+        read(HOLDFAST_NET__NNODES="2:4"),
+    ):
+        assert (config.net.min_nodes, config.net.nodes) == (2, 4)
+    assert read(flags=["--nnodes", "4"]).net.min_nodes == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "section", "key", "value"),
     [

@@ -76,7 +76,11 @@ class NetSection(Section, frozen=True, kw_only=True):
     Empty = all nodes are processes of this machine.
     """
     nodes: Natural = 0
-    """Hosts to wait for; 0 = as many as the plan has nodes."""
+    """Hosts to wait for; 0 = as many as the plan has nodes. MIN:MAX sets `min_nodes`, too."""
+    min_nodes: Natural = 0
+    """Hosts that are enough to begin with, on a plan without the others; 0 = all."""
+    last_call_s: Annotated[float, Meta(ge=0, le=10**7)] = 30.0
+    """How long more hosts are waited for once `min_nodes` are there; later ones join the job."""
     address: str = ""
     """The address of this host for the others; empty = that of the interface."""
     interface: str = ""

@@ -148,7 +148,8 @@ def _file_section(
             value = _beside(path, value)
         elif section in ("data", "eval") and ours == "sources" and isinstance(value, list):
             value = [_source_beside(path, source) for source in value]
-        given[ours] = Given(value, str(path))
+        for name, part in _in_parts(section, ours, value):
+            given[name] = Given(part, str(path))
     return given
 
 
@@ -228,7 +229,8 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
             hint = nearest(section, SECTIONS)
             raise HoldfastError(f"{name}: there is no section [{section}]; {hint}")
         key = our_key(section, match[2].lower(), name)
-        layer.setdefault(section, {})[key] = Given(parse_value(section, key, text), name)
+        for part, value in _in_parts(section, key, parse_value(section, key, text)):
+            layer.setdefault(section, {})[part] = Given(value, name)
     return layer
 
 
@@ -236,7 +238,8 @@ def flag_layer(tokens: Sequence[str]) -> Layer:
     layer: Layer = {}
     for flag, text in split_flags(tokens):
         section, key, value = _flag_value(flag, text)
-        layer.setdefault(section, {})[key] = Given(value, flag)
+        for name, part in _in_parts(section, key, value):
+            layer.setdefault(section, {})[name] = Given(part, flag)
     return layer
 
 
@@ -321,6 +324,15 @@ def parse_value(section: str, key: str, text: str) -> Any:
             continue
     parsed = _toml(text)
     return text if parsed is None else parsed
+
+
+def _in_parts(section: str, key: str, value: Any) -> list[tuple[str, Any]]:
+    """torchrun's `--nnodes MIN:MAX` says two things."""
+    text = value if (section, key) == ("net", "nodes") and isinstance(value, str) else ""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None:
+        return [(key, value)]
+    return [("min_nodes", int(found[1])), ("nodes", int(found[2]))]
 
 
 def _toml(text: str) -> Any:

@@ -3,8 +3,9 @@ when it has been replaced.
 
     term       taken at the rendezvous when the process begins, by a compare-and-swap. Then the
                journal there is fenced, and read
-    gather     the first coordinator of a run waits for a host per node. Agents of hosts that joined
-               under the one before are sent away, and counted
+    gather     the first coordinator of a run waits for a host per node, or, once there are
+               `net.min_nodes`, a while longer for the others, and begins without them. Agents of
+               hosts that joined under the one before are sent away, and counted
     keep       again and again it looks whether there is a higher term: then it ends. While it does
                not see the rendezvous, nothing it decides is carried out; if that lasts, it says so
                to the agents, so that one of them that does see it starts a successor
@@ -73,7 +74,7 @@ class JobHosts:
         self._watch = RendezvousWatch(self._rendezvous, lambda view: None)
         self._is_in_doubt = False
         self._shown_s, self._num_signs = 0.0, 0
-        self._has_gathered = asyncio.Event()
+        self._has_enough, self._has_gathered = asyncio.Event(), asyncio.Event()
         self._heard: dict[str, float] = {}
         self._heartbeat_s = spec.config.recovery.heartbeat_ms / 1000
         self._greeted: dict[str, None] = {}
@@ -152,21 +153,21 @@ class JobHosts:
     # Joining.
 
     async def gather(self, ended: asyncio.Event) -> str:
-        """Until a host has joined for every node; or the job ends before it has begun. What is
-        missing, if that takes too long.
+        """Until hosts have joined for all nodes, or for enough of them; or the job ends before it
+        has begun. What is missing, if that takes too long.
         """
-        within_s = self._spec.config.net.gather_within_s
-        waits = [asyncio.create_task(event.wait()) for event in (self._has_gathered, ended)]
-        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in waits:
-            task.cancel()
+        net = self._spec.config.net
+        await _wait_for_either(self._has_enough, ended, net.gather_within_s)
+        if self._has_enough.is_set():
+            await _wait_for_either(self._has_gathered, ended, net.last_call_s)
         self._greeted.clear()  # from now on the connections say who is there
-        if not self.joining.missing or ended.is_set():
+        if self._has_enough.is_set() or ended.is_set():
             return ""
+        few = f", and {net.min_nodes} are needed" if net.min_nodes else ""
         return (
-            f"waited {within_s:g} s for hosts, and none has joined for "
+            f"waited {net.gather_within_s:g} s for hosts{few}, and none has joined for "
             f"{', '.join(self.joining.missing)}; on each of them: holdfast agent --join "
-            f"{self._spec.config.net.rendezvous}"
+            f"{net.rendezvous}"
         )
 
     def join(self, request: JoinRequest, present: Collection[str], now_ms: int) -> Message:
@@ -183,7 +184,10 @@ class JobHosts:
             self._look_if_gathered()
 
     def _look_if_gathered(self) -> None:
-        if not self.joining.missing:
+        num_missing, num_nodes = len(self.joining.missing), len(self.joining.nodes)
+        if num_nodes - num_missing >= (self._spec.config.net.min_nodes or num_nodes):
+            self._has_enough.set()
+        if not num_missing:
             self._has_gathered.set()
 
     def introduce(self, connection: ServerConnection, serving: Serving) -> None:
@@ -240,3 +244,10 @@ class JobHosts:
 
     def close(self) -> None:
         self._watch.stop()
+
+
+async def _wait_for_either(event: asyncio.Event, ended: asyncio.Event, within_s: float) -> None:
+    waits = [asyncio.create_task(one.wait()) for one in (event, ended)]
+    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in waits:
+        task.cancel()

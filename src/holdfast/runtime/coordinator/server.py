@@ -49,6 +49,7 @@ from holdfast.control.facts import (
     NodeConnected,
     NodeDead,
     NodeLost,
+    NodesAbsent,
     PlanAnswered,
     ProbeAnswered,
     StepReported,
@@ -195,6 +196,7 @@ class CoordinatorServer:
             if missing := await self._hosts.gather(self._ended):
                 self._end("failed", missing)
             self._begin(gate)
+            self._begin_without(self._hosts.joining.missing)
         else:
             self._begin(gate)
             server = await serve
@@ -224,6 +226,16 @@ class CoordinatorServer:
         self._has_begun = True
         readers: dict[str, Reader[Any]] = {"agent": FROM_AGENT, "client": FROM_CLIENT}
         gate.readers.update(readers)
+
+    def _begin_without(self, nodes: list[str]) -> None:
+        if nodes and not self._ended.is_set():
+            net = self._spec.config.net
+            reason = (
+                f"the job begins without {', '.join(nodes)}: no host has joined for them within "
+                f"{net.last_call_s:g} s (net.last_call_s) of the first {net.min_nodes}"
+            )
+            self._run_log.tell([events.Decided(reason=reason, details={"nodes": " ".join(nodes)})])
+            self._take(NodesAbsent(tuple(nodes)))
 
     def _guarded(self, action: Callable[..., object]) -> Callable[..., None]:
         """Nothing is done after an exception, and the process ends with it."""

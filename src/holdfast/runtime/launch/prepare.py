@@ -126,16 +126,21 @@ def _check_hosts(job: Job) -> None:
                 f"net.rendezvous = {net.rendezvous!r} needs job.run_dir: a directory that all "
                 f"hosts share, under the same path"
             )
-    elif net.nodes:
+    elif net.nodes or net.min_nodes:
         raise HoldfastError(
-            f"net.nodes = {net.nodes} hosts need a place to meet: net.rendezvous = 'dir:PATH' or "
-            f"'etcd://HOST:PORT/NAME'"
+            f"net.nodes = {net.nodes or net.min_nodes} hosts need a place to meet: "
+            f"net.rendezvous = 'dir:PATH' or 'etcd://HOST:PORT/NAME'"
         )
     elif net.address or net.interface:
         key, value = ("address", net.address) if net.address else ("interface", net.interface)
         raise HoldfastError(
             f"net.{key} = {value!r} is for jobs on several hosts, which meet in a net.rendezvous; "
             f"on one machine it is job.host"
+        )
+    if net.min_nodes > len(nodes):
+        raise HoldfastError(
+            f"net.min_nodes = {net.min_nodes} hosts to begin with, and the plan has {len(nodes)} "
+            f"nodes"
         )
     if net.nodes not in (0, len(nodes)):
         raise HoldfastError(

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.control.facts import StopWanted
+from holdfast.control.facts import NodesAbsent, StopWanted
 from holdfast.control.settings import ControlSettings, ReplanSettings, SnapshotSettings
 from holdfast.control.worker_reports import Planned
 from holdfast.errors import InternalError
@@ -43,6 +43,8 @@ REPLANNING = 0x9E3779B9
 """Draws about the planner are apart from all others."""
 REPLACING = 0x51ED2705
 """And so are those about coordinators that are replaced."""
+GATHERING = 0x2545F491
+"""And those about hosts that come late."""
 PEACE_MS = 8_000
 """Longer than anything that the coordinator waits for, several times over."""
 
@@ -82,6 +84,8 @@ class RunPlan(msgspec.Struct, frozen=True):
     faults: tuple[DrawnFault, ...]
     war_ms: int
     only_coordinator: bool
+    absent: tuple[str, ...] = ()
+    """Nodes that the job begins without, because no host has joined for them yet."""
 
 
 def draw_run(seed: int) -> RunPlan:
@@ -117,7 +121,15 @@ def draw_run(seed: int) -> RunPlan:
     faults += draw_replacements(
         Random(seed ^ REPLACING), war_ms, only_coordinator=profile.only_coordinator
     )
-    return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator)
+    absent = _draw_absent(Random(seed ^ GATHERING), shape)
+    return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator, absent)
+
+
+def _draw_absent(rng: Random, shape: JobShape) -> tuple[str, ...]:
+    nodes = list(shape.places)
+    if rng.random() > 0.1 or len(nodes) < 2:
+        return ()
+    return tuple(sorted(rng.sample(nodes, rng.randint(1, len(nodes) - 1))))
 
 
 def _draw_changes(rng: Random, shape: JobShape) -> tuple[Planned, ...]:
@@ -185,7 +197,17 @@ def make_world(seed: int, plan: RunPlan, extra: tuple[Checker, ...] = ()) -> tup
     world = World(random, plan.shape, plan.settings, plan.delays, checkers, seed ^ REPLANNING)
     world.prolong(plan.war_ms)
     world.office.open()
+    if plan.absent:
+        _begin_without(world, plan.absent, Random(seed ^ GATHERING))
     return world, Faults(world, plan.faults)
+
+
+def _begin_without(world: World, nodes: tuple[str, ...], rng: Random) -> None:
+    world.count("nodes that join late", len(nodes))
+    for node in nodes:
+        world.agents[node].is_alive = False
+        world.clock.after(rng.randint(20, 600), world.agents[node].boot)
+    world.office.take(NodesAbsent(nodes))
 
 
 def _war(world: World) -> None:
