@@ -17,13 +17,12 @@ from holdfast.control.facts import (
     Beat,
     PlanWanted,
     ProgressPlace,
-    StepReported,
     StopWanted,
     Tick,
     WorkerExited,
 )
 from holdfast.control.journal_entries import Fenced, NumberTaken, Ordered, TermBegun
-from holdfast.control.worker_reports import Planned, StepReport
+from holdfast.control.worker_reports import Planned
 from support.control_jobs import Job, small_plan
 
 
@@ -181,9 +180,7 @@ def test_all_workers_that_are_stopped_at_once_are_spared_and_go_on():
 
 def test_steps_are_counted_and_agents_are_told():
     job = Job().begin()
-    for name in ("n0.g0", "n1.g0"):
-        report = StepReport(0, 1, 0.5, 2.0, 1.0, 64, 1e-3, True)
-        job.take(StepReported(job.member(name), report))
+    job.complete()
     assert job.coordinator.view.next_step == 1
     job.tick(101)
     assert ToAllNodes(StepsRecorded(step=1)) in job.effects

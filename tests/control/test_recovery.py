@@ -66,7 +66,7 @@ def test_lost_state_comes_back_from_a_snapshot():
 
 
 def test_without_one_the_job_fails():
-    job = Job().begin()
+    job = Job().begin().complete()
     job.is_held = lambda name: True
     crash(job, "n0.g0")
     crash(job, "n1.g0")
@@ -120,9 +120,25 @@ def test_joiners_at_version_0_do_not_take_the_job_back_past_a_snapshot():
 
 def test_joiners_at_version_0_do_not_prove_that_no_step_was_done():
     job = joined_by_one()
+    job.complete()
     crash(job, "n0.g0")
     (failed,) = [effect for effect in job.effects if isinstance(effect, Fail)]
     assert "no snapshot is whole" in failed.reason
+
+
+def test_what_died_before_any_step_was_told_begins_again():
+    """The state is what the seed says."""
+    job = Job().begin()
+    first = job.last
+    for name in ("n0.g0", "n1.g0"):
+        job.is_held = lambda name: True
+        crash(job, name)
+    job.is_held = lambda name: False
+    job.connect("n0")
+    job.connect("n1")
+    assert not [effect for effect in job.effects if isinstance(effect, Fail)]
+    assert (first.kind, job.last.kind, job.last.at_step) == ("start", "start", 0)
+    assert job.last.number > first.number
 
 
 def test_a_snapshot_of_the_first_step_is_newer_than_the_beginning():
@@ -168,7 +184,7 @@ def test_a_stop_right_before_the_death_of_all_workers_ends_at_the_newest_snapsho
 
 
 def test_a_stop_without_any_snapshot_fails_as_the_loss_does():
-    job = Job().begin()
+    job = Job().begin().complete()
     job.is_held = lambda name: True
     job.take(StopWanted("SIGTERM"))
     crash(job, "n0.g0")

@@ -20,3 +20,12 @@ def test_it_is_always_up_to_date():
     assert (view.nodes, view.is_stopping, view.is_over) == (["n0", "n1"], False, False)
     assert view.plans[1] == view.plan
     assert view.epoch_of_step(0) == 1
+
+
+def test_at_the_end_joiners_have_nothing_to_say():
+    job = Job(start_ms=0)
+    job.connect("n0")
+    job.connect("n1")
+    view = job.coordinator.view
+    assert list(view.workers) == ["n0.g0", "n1.g0"]
+    assert view.finishing == ["n0.g0"]

@@ -227,13 +227,20 @@ def _fail_without_snapshot(state: CoordinatorState, reason: str) -> None:
 
 def _has_no_step(state: CoordinatorState, held: Round) -> bool:
     """Is no step done since the job began, as its members report? Then it begins again. Joiners
-    and workers without a seat are at version 0 in any case, and prove nothing.
+    and workers without a seat are at version 0 in any case, and prove nothing. Where no member is
+    left to report, what their agents were told of steps counts: a step that died with all who had
+    done it, before any word of it, is nothing that would be missed. One that says why it failed
+    would fail again.
     """
     last, first = state.journal.last, state.settings.first_step
     assert last is not None
     reports = [held.reports[member] for member in members_of(last) if member in held.reports]
-    is_new = [is_late(state.journal, report) or report.version == first for report in reports]
-    return last.kind == "start" and bool(is_new) and all(is_new)
+    if last.kind != "start":
+        return False
+    if not reports:
+        is_untold = state.steps.next_step == first and not state.last_words
+        return is_untold and not _unheard_nodes(state)
+    return all(is_late(state.journal, report) or report.version == first for report in reports)
 
 
 def order_with(order: Order, *, version: int, agreed_in: int, reason: str) -> Order:

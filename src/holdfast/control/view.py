@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.facts import ProgressPlace
 from holdfast.control.hang_monitor import HangMonitor
+from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
 from holdfast.control.state import WorkerState
 from holdfast.plan.plan import Plan
@@ -81,6 +82,13 @@ class CoordinatorView:
         """By name, the newest process of each."""
         states = self._state.roster.states
         return {member.name: states[member] for member in sorted(states)}
+
+    @property
+    def finishing(self) -> list[str]:
+        """At the end: members of the last order that have not left. Others have nothing to say."""
+        last, states = self._state.journal.last, self._state.roster.states
+        members = members_of(last) if last is not None else []
+        return [member.name for member in members if member in states]
 
     @property
     def num_workers(self) -> int:

@@ -285,7 +285,7 @@ class CoordinatorServer:
                 async with asyncio.timeout(deadline_s):
                     await self._all_left.wait()
             except TimeoutError:
-                names = ", ".join(view.workers)
+                names = ", ".join(view.finishing)
                 _LOG.warning("%s did not leave within %g s", names, deadline_s)
         unwritten = await self._disk.write_last()
         ending = msgspec.structs.replace(self._ending, unwritten=unwritten)
@@ -304,7 +304,7 @@ class CoordinatorServer:
         if self._ending is None:
             return
         connected = set(self._dispatch.nodes)
-        if connected.isdisjoint(map(node_of, self._machine.view.workers)):
+        if connected.isdisjoint(map(node_of, self._machine.view.finishing)):
             self._all_left.set()
 
     # Facts.

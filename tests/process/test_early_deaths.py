@@ -1,0 +1,81 @@
+"""Workers that die or stop before they have done anything: nothing is lost with them, and the end
+of the job does not wait for them.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.observe.events import Recovered, WorkersReady
+from support.command_runs import (
+    CommandRun,
+    end_of,
+    kept_steps,
+    memory_of,
+    processes_of,
+    write_job,
+)
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(200)]
+
+SLOW_STEPS = "\n[emulate]\nunit_ms = 100\n"
+LATE_S = 25.0
+"""A joiner that says nothing was waited for as long as an agent is at the end of a job: 30 s."""
+
+
+def workers_of(run: CommandRun) -> dict[str, psutil.Process]:
+    """By name; also those that have not said a word."""
+    found = {}
+    for process in run.processes():
+        with suppress(OSError, psutil.Error):
+            log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
+            if log.name[0] == "n" and log.suffix == ".log":
+                found[log.stem] = process
+    return found
+
+
+def test_all_workers_die_before_the_first_step(tmp_path):
+    """What is lost is only what the seed says."""
+    job = write_job(tmp_path, 3)
+    job.write_text(job.read_text() + SLOW_STEPS)
+    run = CommandRun(job)
+    assert run.wait_until(lambda: run.has_logged(WorkersReady)), end_of(run)
+    for process in workers_of(run).values():
+        process.kill()
+    assert run.steps == 0
+    assert run.wait() == 0, end_of(run)
+    assert sorted(kept_steps(run.run_dir)) == [0, 1, 2]
+    assert processes_of(run.run_dir) == memory_of(run.run_dir) == []
+
+
+def test_a_joiner_is_stopped_before_its_first_beat(tmp_path):
+    job = write_job(tmp_path, 60)
+    job.write_text(job.read_text() + "\n[emulate]\nunit_ms = 5\n")
+    run = CommandRun(job)
+    assert run.wait_steps(5), end_of(run)
+    victim = workers_of(run)["n1.g0"]
+    victim.kill()
+
+    def joiner() -> psutil.Process | None:
+        found = workers_of(run).get("n1.g0")
+        return found if found is not None and found.pid != victim.pid else None
+
+    assert run.wait_until(lambda: joiner() is not None, poll_s=0), end_of(run)
+    process = joiner()
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert run.wait_steps(60), end_of(run)
+        begun = time.monotonic()
+        assert run.wait() == 0, end_of(run)
+        assert time.monotonic() - begun < LATE_S
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+    assert run.has_logged(Recovered)
+    assert processes_of(run.run_dir) == memory_of(run.run_dir) == []
