@@ -69,9 +69,11 @@ def test_the_place_is_the_same_after_a_requeue():
 
 
 def test_agents_get_the_network_and_stay_for_the_checkpoint():
-    text = batch_script(make_request(interface="ib0", tls_cert="/c.pem", grace_s=60))
+    text = batch_script(
+        make_request(interface="ib0", tls_cert="/c.pem", tls_key="/k.pem", grace_s=60)
+    )
     assert "--leave-after-s 70" in text
-    assert "--interface ib0 --tls-cert /c.pem" in text
+    assert "--interface ib0 --tls-cert /c.pem --tls-key /k.pem" in text
 
 
 def test_which_signal_is_a_stop():

@@ -43,6 +43,7 @@ def make_request(
         run_dir=os.path.abspath(config.job.run_dir) if config.job.run_dir else "",
         interface=config.net.interface,
         tls_cert=os.path.abspath(config.job.tls_cert) if config.job.tls_cert else "",
+        tls_key=os.path.abspath(config.job.tls_key) if config.job.tls_key else "",
         grace_s=config.job.grace_s,
         stop_signal=choose_stop_signal(actions),
         view_port=config.view.port,

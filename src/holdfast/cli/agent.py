@@ -49,6 +49,7 @@ def agent(
     tls_cert: Annotated[
         str, Parameter(help="The job's certificate, if it has one.", show_default=False)
     ] = "",
+    tls_key: Annotated[str, Parameter(help="Its key: hosts show both.", show_default=False)] = "",
 ) -> int:
     """Run nodes of a job on this host, until the job is over.
 
@@ -58,6 +59,7 @@ def agent(
     from holdfast.cli.run_job import show_lines
     from holdfast.runtime.agent.join import JoinOptions
     from holdfast.runtime.agent.join import join as join_job
+    from holdfast.runtime.wire.tls import TlsFiles
 
     options = JoinOptions(
         rendezvous=join,
@@ -68,6 +70,6 @@ def agent(
         folder=folder,
         wait_s=wait_s,
         leave_after_s=leave_after_s,
-        tls_cert=tls_cert,
+        tls=TlsFiles(tls_cert, tls_key),
     )
     return join_job(options, lambda line: show_lines([line]))

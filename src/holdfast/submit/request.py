@@ -41,6 +41,7 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: the directory of the rendezvous."""
     interface: str = ""
     tls_cert: str = ""
+    tls_key: str = ""
     grace_s: float = 10.0
     stop_signal: str = "SIGUSR1"
     view_port: int = 0
@@ -68,7 +69,7 @@ def agent_arguments(request: SubmitRequest) -> list[str]:
     if request.interface:
         found += ["--interface", request.interface]
     if request.tls_cert:
-        found += ["--tls-cert", request.tls_cert]
+        found += ["--tls-cert", request.tls_cert, "--tls-key", request.tls_key]
     return found
 
 

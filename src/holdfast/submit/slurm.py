@@ -33,7 +33,7 @@ HEAD = """\
 set -u
 export PYTHONUNBUFFERED=1
 launcher= is_warned=0 ended_by_slurm=0
-trap 'is_warned=1; [ -z "$launcher" ] || kill -s {stop} $launcher 2>/dev/null' {stop}
+trap 'is_warned=1' {stop}
 trap 'ended_by_slurm=1' TERM
 """
 
@@ -85,10 +85,10 @@ launcher=$!
 """
 
 FOLLOW = """\
-[ $is_warned -eq 0 ] || kill -s {stop} $launcher 2>/dev/null
+# Not `wait`: where two signals interrupt it at once, bash may never run the second one's trap.
 while kill -0 $launcher 2>/dev/null; do
-    sleep 1 &
-    wait $!  # a signal ends this wait
+    [ $is_warned -eq 0 ] || {{ kill -s {stop} $launcher 2>/dev/null; is_warned=0; }}
+    sleep 0.5
 done
 wait $launcher
 code=$?

@@ -1,8 +1,6 @@
 import asyncio
-import shutil
 import socket
 import struct
-import subprocess
 
 import pytest
 
@@ -11,9 +9,7 @@ from holdfast.runtime.wire.connection import (
     Gate,
     ServerConnection,
     Strangers,
-    client_tls,
     open_connection,
-    server_tls,
 )
 from holdfast.runtime.wire.frames import BY_CLIENT, FROM_CLIENT, pack
 from holdfast.runtime.wire.messages import Done, StatusRequest
@@ -47,16 +43,13 @@ class Server:
 
     async def __aenter__(self):
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.accept, "127.0.0.1", 0, ssl=self.tls())
+        self._server = await loop.create_server(self.accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def accept(self):
         self.ends.append(ServerConnection(self.gate))
         return self.ends[-1]
-
-    def tls(self):
-        return None
 
     async def __aexit__(self, *error):
         """Whatever is still open is hung up on."""
@@ -67,14 +60,13 @@ class Server:
             await asyncio.sleep(0)
 
 
-async def connect(server, secret=SECRET, role="client", tls=None):
+async def connect(server, secret=SECRET, role="client"):
     answers = asyncio.Queue()
     connection, term = await open_connection(
         "127.0.0.1",
         server.port,
         ClientProof(secret, role, "x"),
         BY_CLIENT,
-        tls=tls,
         on_message=answers.put_nowait,
         on_lost=answers.put_nowait,
     )
@@ -252,31 +244,3 @@ def test_the_log_is_not_flooded():
     strangers.refuse("10.0.1.0", "noise")
     assert len(log) == 2
     assert strangers.num_refused == 102
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is nothing to make one with")
-def test_tls(tmp_path):
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = subprocess.run(
-        f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=job -days 1 -keyout {key} "
-        f"-out {cert}".split(),
-        capture_output=True,
-        check=False,
-    )
-    assert made.returncode == 0
-
-    class Safe(Server):
-        def tls(self):
-            return server_tls(str(cert), str(key))
-
-    async def main():
-        async with Safe() as server:
-            connection, _, answers = await connect(server, tls=client_tls(str(cert)))
-            connection.send(StatusRequest())
-            assert await answers.get() == Done(text="hello x")
-            server.ends.append(connection)
-
-    asyncio.run(main())
-    assert server_tls("", "") is None
-    assert client_tls("") is None

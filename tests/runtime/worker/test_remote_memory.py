@@ -1,7 +1,5 @@
 """Bytes of snapshots from other hosts: verified, and one source less where an agent is gone."""
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,6 +9,7 @@ import pytest
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.wire import connection
 from holdfast.runtime.wire.host_messages import PeerAccess
+from holdfast.runtime.wire.tls import NO_TLS, TlsFiles
 from holdfast.runtime.worker import remote_memory
 from holdfast.runtime.worker.group_store import PeerDirectory
 from holdfast.runtime.worker.remote_memory import RemoteMemories
@@ -19,6 +18,7 @@ from holdfast.snapshot.load.catalog import Catalog
 from holdfast.snapshot.manifest import Holding, by_version
 from holdfast.snapshot.memory.peer_copies import CopyFailed, pull_copy
 from holdfast.snapshot.memory.sources import NodeMemory, Unreadable
+from support.certificates import make_certificate, needs_openssl
 from support.peers import SECRET, serving
 from support.random_plans import make_units
 from support.snapshots import Cluster, fill_slot, load_all, random_state
@@ -44,7 +44,7 @@ def save(cluster, version, seed: int = 0):
 
 @contextmanager
 def hosts(
-    cluster, here: str = "n9", gone: tuple[str, ...] = (), tls: tuple[str, str] = ("", "")
+    cluster, here: str = "n9", gone: tuple[str, ...] = (), tls: TlsFiles = NO_TLS
 ) -> Iterator[RemoteMemories]:
     """An agent per node; those that are gone have an address where no process listens."""
     with ExitStack() as stack:
@@ -53,10 +53,10 @@ def hosts(
             arenas = [arena for arena in cluster.arenas if arena.layout.node == node]
             memory = NodeMemory(node, arenas)
             with ExitStack() as one:
-                peers[node] = one.enter_context(serving(lambda memory=memory: memory, *tls))
+                peers[node] = one.enter_context(serving(lambda memory=memory: memory, tls))
                 if node not in gone:
                     stack.push(one.pop_all())
-        access = PeerAccess(node=here, secret=SECRET, peers=peers, tls_cert=tls[0])
+        access = PeerAccess(node=here, secret=SECRET, peers=peers, tls=tls)
         yield RemoteMemories(PeerDirectory(access))
 
 
@@ -88,14 +88,11 @@ def test_what_is_read_is_put_where_it_is_wanted(cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is nothing to make one with")
+@needs_openssl
 def test_it_is_read_over_tls(cluster, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(connection, "PIECE_BYTES", 7)
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    make = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=job -keyout {key} -out {cert}"
-    subprocess.run(make.split(), check=True, capture_output=True)
     state = save(cluster, V1)
-    with hosts(cluster, tls=(cert, key)) as others, others.open() as sources:
+    with hosts(cluster, tls=make_certificate(tmp_path)) as others, others.open() as sources:
         catalog = catalog_of(sources)
         assert all(report.bytes_by_origin() for report in load_all(PLAN, catalog, state))
 

@@ -42,7 +42,7 @@ from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
 from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
-from holdfast.runtime.wire.connection import ClientConnection, client_tls, open_connection
+from holdfast.runtime.wire.connection import ClientConnection, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
 from holdfast.runtime.wire.host_messages import Peers, Serving, TermInDoubt
 from holdfast.runtime.wire.messages import (
@@ -62,6 +62,7 @@ from holdfast.runtime.wire.messages import (
 )
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
 from holdfast.runtime.wire.snapshot_messages import ArenaWanted, LightGiven, Sealed
+from holdfast.runtime.wire.tls import TlsFiles, client_tls
 from holdfast.runtime.worker.progress_page import now_ms
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
     port: int
     """Of the coordinator."""
     secret: str
-    tls_cert: str = ""
+    tls: TlsFiles = TlsFiles()
     heartbeat_ms: int
     log_dir: str
     assignment: Assignment
@@ -136,8 +137,7 @@ class Agent:
             self._service = PeerService(
                 spec.secret,
                 self._snapshots.memory,
-                job.tls_cert,
-                job.tls_key,
+                TlsFiles(job.tls_cert, job.tls_key),
                 self._finder.reach,
             )
 
@@ -195,7 +195,7 @@ class Agent:
                     port,
                     ClientProof(spec.secret, "agent", spec.node),
                     BY_AGENT,
-                    tls=client_tls(spec.tls_cert),
+                    tls=client_tls(spec.tls),
                     on_message=self._apply,
                     on_lost=self._cut_off,
                     unheard_ms=self._finder.unheard_ms,

@@ -41,11 +41,12 @@ from holdfast.runtime.rendezvous.rendezvous import (
     how_ended,
     open_rendezvous,
 )
-from holdfast.runtime.wire.connection import client_tls, open_connection
+from holdfast.runtime.wire.connection import open_connection
 from holdfast.runtime.wire.frames import BY_HOST
 from holdfast.runtime.wire.host_messages import JoinRefused, JoinRequest
 from holdfast.runtime.wire.messages import NodeGrant
 from holdfast.runtime.wire.secret import VARIABLE, ClientProof, ProofFailed
+from holdfast.runtime.wire.tls import TlsFiles, client_tls
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.memory.node_arenas import remove_all
 
@@ -70,7 +71,7 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     """For a job that has begun, and a node that is free."""
     leave_after_s: float = 0.0
     """After SIGTERM: a job that is stopped as a whole needs its nodes for the last checkpoint."""
-    tls_cert: str = ""
+    tls: TlsFiles = TlsFiles()
 
 
 class HostSeat(NamedTuple):
@@ -169,7 +170,7 @@ def wait_for_node(
                     f"the job at {options.rendezvous} ended before this host was a node"
                 )
             where = f"{found.host}:{found.port}"
-            answer = asyncio.run(_ask(found, secret, request, options.tls_cert))
+            answer = asyncio.run(_ask(found, secret, request, options.tls))
         except (OSError, TimeoutError, ProofFailed) as error:
             why = f"{where} does not answer: {str(error) or 'no answer'}"
         else:
@@ -187,7 +188,7 @@ def wait_for_node(
 
 
 async def _ask(
-    found: CoordinatorAddress, secret: str, request: JoinRequest, cert: str
+    found: CoordinatorAddress, secret: str, request: JoinRequest, tls: TlsFiles
 ) -> NodeGrant | JoinRefused:
     answer: asyncio.Future[NodeGrant | JoinRefused] = asyncio.get_running_loop().create_future()
 
@@ -200,7 +201,7 @@ async def _ask(
         found.port,
         ClientProof(secret, "host", request.host),
         BY_HOST,
-        tls=client_tls(cert),
+        tls=client_tls(tls),
         on_message=answer.set_result,
         on_lost=lost,
     )
@@ -215,7 +216,7 @@ def make_agent_spec(grant: NodeGrant, options: JoinOptions, address: str, secret
     folder = (options.folder / grant.node).absolute()
     for part in (LOGS, TIMES):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    times = str(folder / TIMES) if grant.assignment.times else ""
+    times, job = str(folder / TIMES) if grant.assignment.times else "", grant.assignment.config.job
     return AgentSpec(
         node=grant.node,
         agent=secrets.token_hex(8),
@@ -223,7 +224,7 @@ def make_agent_spec(grant: NodeGrant, options: JoinOptions, address: str, secret
         host="",
         port=0,
         secret=secret,
-        tls_cert=grant.assignment.config.job.tls_cert,
+        tls=TlsFiles(job.tls_cert, job.tls_key),
         heartbeat_ms=grant.heartbeat_ms,
         log_dir=str(folder / LOGS),
         assignment=msgspec.structs.replace(grant.assignment, times=times),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers, server_tls
+from holdfast.runtime.wire.connection import Gate, ServerConnection, Strangers
 from holdfast.runtime.wire.frames import FROM_PEER, Reader
 from holdfast.runtime.wire.host_messages import (
     BytesFollow,
@@ -30,6 +30,7 @@ from holdfast.runtime.wire.host_messages import (
     ReachAsked,
     ReachTold,
 )
+from holdfast.runtime.wire.tls import NO_TLS, TlsFiles, server_tls
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.sources import NodeMemory, Unreadable
 
@@ -88,8 +89,7 @@ class PeerService:
         self,
         secret: str,
         memory: Callable[[], NodeMemory],
-        tls_cert: str = "",
-        tls_key: str = "",
+        tls: TlsFiles = NO_TLS,
         reach: Callable[[], ReachTold] = lambda: ReachTold(is_reached=False, term=0),
     ) -> None:
         """`memory`: of this node, as it is now. `reach`: is the coordinator reached?"""
@@ -105,7 +105,7 @@ class PeerService:
             self._on_message,
             self._on_lost,
         )
-        self._tls = server_tls(tls_cert, tls_key)
+        self._tls = server_tls(tls)
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str) -> Peer:

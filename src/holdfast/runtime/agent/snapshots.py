@@ -37,6 +37,7 @@ from holdfast.runtime.wire.snapshot_messages import (
     PersistSpec,
     Sealed,
 )
+from holdfast.runtime.wire.tls import TlsFiles
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import ArenaLayout
@@ -220,9 +221,12 @@ class AgentSnapshots:
         """To the agents of other hosts."""
         if not self._secret:
             return None
-        cert = self._assignment.config.job.tls_cert
+        job = self._assignment.config.job
         return PeerAccess(
-            node=self._node, secret=self._secret, peers=dict(self._peers), tls_cert=cert
+            node=self._node,
+            secret=self._secret,
+            peers=dict(self._peers),
+            tls=TlsFiles(job.tls_cert, job.tls_key),
         )
 
     def _copier_spec(self) -> CopySpec:

@@ -33,10 +33,11 @@ from holdfast.runtime.launch.launcher_messages import CoordinatorSpec, StartOf
 from holdfast.runtime.launch.store import bind
 from holdfast.runtime.rendezvous.rendezvous import Rendezvous, Superseded, take_term
 from holdfast.runtime.rendezvous.watch import RendezvousView, RendezvousWatch
-from holdfast.runtime.wire.connection import client_tls, open_connection
+from holdfast.runtime.wire.connection import open_connection
 from holdfast.runtime.wire.frames import BY_PEER, pack
 from holdfast.runtime.wire.host_messages import Peer, ReachAsked, ReachTold
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
+from holdfast.runtime.wire.tls import client_tls
 from holdfast.runtime.worker.progress_page import now_ms
 
 _LOG = logging.getLogger(__name__)
@@ -158,7 +159,7 @@ class SucceedingFinder:
                 answer.set_result(found)
 
         proof = ClientProof(self._spec.secret, "worker", self._spec.node)
-        tls = client_tls(self._spec.tls_cert)
+        tls = client_tls(self._spec.tls)
         try:
             async with asyncio.timeout(ASK_S):
                 connection, _ = await open_connection(

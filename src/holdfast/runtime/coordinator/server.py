@@ -96,7 +96,6 @@ from holdfast.runtime.wire.connection import (
     Gate,
     ServerConnection,
     Strangers,
-    server_tls,
 )
 from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, FROM_HOST, Reader
 from holdfast.runtime.wire.host_messages import Serving
@@ -109,6 +108,7 @@ from holdfast.runtime.wire.messages import (
     StartWorker,
     ToMember,
 )
+from holdfast.runtime.wire.tls import TlsFiles, server_tls
 from holdfast.runtime.worker.progress_page import now_ms
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.disk.checkpoints import valid_checkpoints
@@ -182,7 +182,7 @@ class CoordinatorServer:
             self._guarded(self._on_lost),
         )
         job = self._spec.config.job
-        tls = server_tls(job.tls_cert, job.tls_key)
+        tls = server_tls(TlsFiles(job.tls_cert, job.tls_key))
         serve = loop.create_server(
             lambda: ServerConnection(gate), sock=listener, ssl=tls, backlog=BACKLOG
         )

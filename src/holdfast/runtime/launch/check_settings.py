@@ -21,8 +21,8 @@ from holdfast.runtime.config.emulation import emulation_of
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.launch.run_lock import check_free
 from holdfast.runtime.launch.store import bind
-from holdfast.runtime.wire.connection import server_tls
 from holdfast.runtime.wire.secret import make_secret
+from holdfast.runtime.wire.tls import TlsFiles, server_tls
 
 
 def check_settings(config: JobConfig) -> None:
@@ -111,7 +111,7 @@ def _check_tls(config: JobConfig) -> None:
         if path and not Path(path).is_file():
             raise HoldfastError(f"job.{name} = {path!r}: there is no such file")
     try:
-        server_tls(cert, key)
+        server_tls(TlsFiles(cert, key))
     except (ssl.SSLError, OSError) as error:
         raise HoldfastError(
             f"job.tls_cert = {cert!r} and job.tls_key = {key!r} are no certificate and its key: "

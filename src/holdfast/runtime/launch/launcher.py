@@ -84,6 +84,7 @@ from holdfast.runtime.launch.supervisor import (
 from holdfast.runtime.record.recorder import OnEvent, Recorder, resolved
 from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.secret import make_secret, write_secret
+from holdfast.runtime.wire.tls import TlsFiles
 
 LEAVE_DEADLINE_S = 30.0
 FOREVER_S = 1e6
@@ -292,6 +293,7 @@ class JobRun:
     def _start_agent(self, node: str) -> None:
         host, port = self._control.getsockname()[:2]
         self._ended_nodes.pop(node, None)
+        settings = resolved(self._job).job
         self._people.start_agent(
             AgentSpec(
                 node=node,
@@ -300,7 +302,7 @@ class JobRun:
                 host=host,
                 port=port,
                 secret=self._secret,
-                tls_cert=resolved(self._job).job.tls_cert,
+                tls=TlsFiles(settings.tls_cert, settings.tls_key),
                 heartbeat_ms=self._job.config.recovery.heartbeat_ms,
                 log_dir=os.path.abspath(self._directory / LOGS),
                 assignment=self._assignment(self._job.config.job.host),

@@ -10,11 +10,13 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.config.job_file import JobConfig
+from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 from holdfast.runtime.rendezvous.rendezvous import RUNS, Rendezvous, find_coordinator
 from holdfast.runtime.wire.client import ask_at
 from holdfast.runtime.wire.messages import StatusRequest
 from holdfast.runtime.wire.secret import VARIABLE, ProofFailed
+from holdfast.runtime.wire.tls import TlsFiles
 
 _DECODER = msgspec.json.Decoder(CoordinatorSpec)
 
@@ -39,7 +41,7 @@ def check_alone(rendezvous: Rendezvous, config: JobConfig) -> None:
     if found is None:
         return
     secret = os.environ.get(VARIABLE, "") or rendezvous.secret()
-    if not _answers(found.host, found.port, secret, config.job.tls_cert):
+    if not _answers(found.host, found.port, secret, config.job):
         return
     place = config.net.rendezvous
     raise HoldfastError(
@@ -48,9 +50,10 @@ def check_alone(rendezvous: Rendezvous, config: JobConfig) -> None:
     )
 
 
-def _answers(host: str, port: int, secret: str, cert: str) -> bool:
+def _answers(host: str, port: int, secret: str, job: JobSection) -> bool:
+    tls = TlsFiles(job.tls_cert, job.tls_key)
     try:
-        ask_at(host, port, secret, "status", StatusRequest(), cert)
+        ask_at(host, port, secret, "status", StatusRequest(), tls)
     except (OSError, TimeoutError):
         return False
     except ProofFailed:

@@ -9,10 +9,11 @@ from pathlib import Path
 from holdfast.control.message import Message
 from holdfast.errors import HoldfastError
 from holdfast.observe.run_directory import ADDRESS, JOB
-from holdfast.runtime.wire.connection import client_tls, open_connection
+from holdfast.runtime.wire.connection import open_connection
 from holdfast.runtime.wire.frames import BY_CLIENT
 from holdfast.runtime.wire.messages import ToClient
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed, read_secret
+from holdfast.runtime.wire.tls import NO_TLS, TlsFiles, client_tls
 
 ANSWER_S = 10.0
 
@@ -34,7 +35,8 @@ def ask(
             f"{run_dir} is not the folder of a run that has begun: it has no {error.filename}"
         ) from None
     try:
-        return ask_at(host, int(port), secret, purpose, message, job.get("tls_cert", ""))
+        tls = TlsFiles(job.get("tls_cert", ""), job.get("tls_key", ""))
+        return ask_at(host, int(port), secret, purpose, message, tls)
     except ProofFailed as error:
         raise HoldfastError(f"{run_dir}: {error}") from None
     except (OSError, TimeoutError) as error:
@@ -42,14 +44,21 @@ def ask(
 
 
 def ask_at(
-    host: str, port: int, secret: str, purpose: str, message: Message, cert: str = ""
+    host: str,
+    port: int,
+    secret: str,
+    purpose: str,
+    message: Message,
+    tls: TlsFiles = NO_TLS,
 ) -> ToClient:
     """The answer of the coordinator there. OSError, TimeoutError or ProofFailed: there is none."""
     proof = ClientProof(secret, "client", purpose)
-    return asyncio.run(_ask(host, port, proof, message, cert))
+    return asyncio.run(_ask(host, port, proof, message, tls))
 
 
-async def _ask(host: str, port: int, proof: ClientProof, message: Message, cert: str) -> ToClient:
+async def _ask(
+    host: str, port: int, proof: ClientProof, message: Message, tls: TlsFiles
+) -> ToClient:
     answer: asyncio.Future[ToClient] = asyncio.get_running_loop().create_future()
 
     def lost(why: str) -> None:
@@ -61,7 +70,7 @@ async def _ask(host: str, port: int, proof: ClientProof, message: Message, cert:
         port,
         proof,
         BY_CLIENT,
-        tls=client_tls(cert),
+        tls=client_tls(tls),
         on_message=answer.set_result,
         on_lost=lost,
     )

@@ -366,21 +366,3 @@ def end_if_unheard(sock: Any, unheard_ms: int = UNHEARD_MS) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-
-
-def server_tls(cert: str, key: str) -> ssl.SSLContext | None:
-    if not cert:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return context
-
-
-def client_tls(cert: str) -> ssl.SSLContext | None:
-    """The job's own certificate is the only one that is believed, whatever host it names."""
-    if not cert:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(cert)
-    return context

@@ -12,6 +12,7 @@ agent <-> agent         the same way: ReachAsked, before one of them starts a co
 import msgspec
 
 from holdfast.control.message import Message
+from holdfast.runtime.wire.tls import TlsFiles
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import ArenaPlace, Manifest
 
@@ -31,7 +32,7 @@ class PeerAccess(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     secret: str
     peers: dict[str, Peer]
-    tls_cert: str = ""
+    tls: TlsFiles = TlsFiles()
 
 
 class Peers(Message, frozen=True, kw_only=True):

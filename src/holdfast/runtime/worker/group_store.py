@@ -14,7 +14,6 @@ from torch.distributed.distributed_c10d import Store
 
 from holdfast.control.message import Message
 from holdfast.plan.workers import node_of
-from holdfast.runtime.wire.connection import client_tls
 from holdfast.runtime.wire.host_messages import (
     KeyDone,
     KeySet,
@@ -24,6 +23,7 @@ from holdfast.runtime.wire.host_messages import (
     PeerAccess,
 )
 from holdfast.runtime.wire.peer_client import PeerClient, PeerGone
+from holdfast.runtime.wire.tls import client_tls
 
 T = TypeVar("T", bound=Message)
 
@@ -34,7 +34,7 @@ class PeerDirectory:
     def __init__(self, access: PeerAccess, name: str = "") -> None:
         """`name`: of the worker, if it is one."""
         self._access, self._peers = access, dict(access.peers)
-        self._name, self._tls = name or access.node, client_tls(access.tls_cert)
+        self._name, self._tls = name or access.node, client_tls(access.tls)
         self._changed = threading.Condition()
 
     def others(self) -> list[str]:
