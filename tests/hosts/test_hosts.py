@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.certificates import make_certificate
 from support.host_jobs import (
     Outcome,
     assert_equal,
@@ -56,6 +57,18 @@ def test_two_of_three_hosts_begin_and_the_third_joins_later(hosts, tmp_path, und
     agents.append(start_agent(hosts[3], shared))
     assert_equal(finish(launcher, agents, shared), undisturbed)
     assert happened(shared, "PlanChanged")[0].joining == ("n2.g0",)
+
+
+def test_all_of_it_over_tls_and_a_host_is_lost(hosts, tmp_path, undisturbed) -> None:
+    shared, tls = tmp_path / "shared", make_certificate(tmp_path)
+    files = ("--tls_cert", tls.cert, "--tls_key", tls.key)
+    launcher, _ = start_job(hosts[:1], write_job(tmp_path), shared, *files)
+    options = ("--tls-cert", tls.cert, "--tls-key", tls.key)
+    agents = [start_agent(host, shared, *options) for host in hosts[1:]]
+    wait_for_steps(shared, 8, launcher)
+    hosts[2].lose()
+    agents.pop(1)
+    assert_equal(finish(launcher, agents, shared), undisturbed)
 
 
 def test_a_worker_is_killed(hosts, tmp_path, undisturbed) -> None:
