@@ -139,3 +139,13 @@ def test_settings_of_a_process_are_not_overruled(monkeypatch):
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth0"
     assert os.environ["NCCL_HOSTID"] == "n0.g3"
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "0"
+
+
+def test_a_flight_recorder_that_is_asked_for_stays_on(monkeypatch):
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        environment = {name: "100"}
+        monkeypatch.setattr("os.environ", environment)
+        prepare_process("n0.g3", shares_device=False)
+        assert environment[name] == "100"
+        assert environment.get("TORCH_FR_BUFFER_SIZE") != "0"

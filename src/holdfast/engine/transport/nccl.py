@@ -50,6 +50,10 @@ def prepare_process(worker: str, *, shares_device: bool) -> None:
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     os.environ.setdefault("TORCH_NCCL_PROPAGATE_ERROR", "0")
+    # Torch looks up the source lines of an operation that fails, which needs the interpreter's lock
+    # and imports its compiler: seconds in which a survivor cannot recover.
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # the older name
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
     # Streams that share a queue of the device wait for each other; a message would for a kernel.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if shares_device:
