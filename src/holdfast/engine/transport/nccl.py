@@ -12,7 +12,12 @@ lock in hand, and no other abort could begin.
 
 Making, aborting and closing a communicator asks the device for memory or gives it back, which waits
 for every kernel that runs there, while no other can be launched. A kernel that waits for a peer
-which is in the same position waits for ever. So all three are done while no step is under way.
+which is in the same position waits for ever. So all three are done while no step is under way. They
+may be done beside each other: all workers make their groups in one order, so of the groups that are
+being made, all members of the first get on, and after it those of the next.
+
+An operation that has failed counts as completed for torch, and waiting for it aborts its
+communicator, on the thread that waits. So it is asked for its result first, and never waited for.
 
 Operations are started inside a group call of NCCL, whose depth belongs to the thread. One that
 fails to start leaves the depth as it was: whatever this thread starts from then on, of any
@@ -41,6 +46,8 @@ _TURNS = {"reduce": 0, "scatter": 0, "tensor": 1, "shard": 1}
 _INVALID_USAGE = 5
 """What NCCL answers to the end of a group call that was never begun."""
 _MAX_DEPTH = 8
+_SUCCESS = 0
+"""Of torch's WorkResult."""
 
 
 def prepare_process(worker: str, *, shares_device: bool) -> None:
@@ -168,14 +175,14 @@ class NcclConnection:
         self._abort.start()
         begun.wait(_ABORT_BEGUN_S)
 
-    def wait_broken_off(self) -> None:
+    def wait_broken_off(self, timeout_s: float) -> None:
         if self._abort is not None:
-            self._abort.join(self._timeout_s)
+            self._abort.join(timeout_s)
 
     def close(self) -> None:
         """By an abort, too: shutting down waits for the other members to do the same."""
         self.break_off()
-        self.wait_broken_off()
+        self.wait_broken_off(self._timeout_s)
         self._process_group = None
 
 
@@ -205,6 +212,9 @@ class _NcclOperation:
 
     def _error(self) -> str:
         """What is known to have gone wrong; work that is queued after this sees the result."""
+        result = self._work.get_future_result()
+        if result.done() and (found := result.value()) != _SUCCESS:
+            return f"it has failed, with result {found} of torch's WorkResult"
         try:
             self._work.wait()
         except RuntimeError as error:
