@@ -57,6 +57,8 @@ def prepare_process(worker: str, *, shares_device: bool) -> None:
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     os.environ.setdefault("TORCH_NCCL_PROPAGATE_ERROR", "0")
+    # For so long, four times, it keeps the group in which an operation failed from being closed.
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0")
     # Torch looks up the source lines of an operation that fails, which needs the interpreter's lock
     # and imports its compiler: seconds in which a survivor cannot recover.
     if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # the older name
