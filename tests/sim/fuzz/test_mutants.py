@@ -11,13 +11,13 @@ from support.mutants import MUTANTS, plant
 
 SEEDS = {
     "confirm": (3, 11, 14),
-    "decide_all": (11, 348, 596),
+    "decide_all": (102, 196),
     "entered_twice": (2, 7, 11),
     "exact_sets": (66, 83, 261),
     "forgotten_stop": (0, 3, 6),
     "freeze": (2, 3, 7),
     "fresh_numbers": (29, 37, 62),
-    "joiner_versions": (3, 15, 29),
+    "joiner_versions": (36, 64, 159),
     "journal_first": (0, 1, 2),
     "keep_before": (37, 214, 230),
     "level_restart": (27, 47, 48),
