@@ -153,6 +153,7 @@ def test_settings_of_a_process_are_not_overruled(monkeypatch):
     assert os.environ["NCCL_HOSTID"] == "n0.g3"
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert os.environ["TORCH_FR_BUFFER_SIZE"] == "0"
+    assert os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
 
 
 def test_a_flight_recorder_that_is_asked_for_stays_on(monkeypatch):
