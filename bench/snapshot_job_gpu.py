@@ -30,8 +30,10 @@ from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.snapshot.beside import NUM_TRIALS
 
 ROUNDS, QUICK_ROUNDS = 10, 6
-BLOCK = 4
-"""Steps of a turn: most of them do not wait for it."""
+BLOCK = 5
+"""Steps of a turn: most of them do not wait for it, and those that do have a copy as often as not,
+since the number is odd: the job compares steps with and without one.
+"""
 MAX_START_BLOCKS = 20
 """Until memory for snapshots is there, and the trials are over."""
 

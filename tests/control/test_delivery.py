@@ -1,7 +1,10 @@
+from holdfast.control.delivery import RECOVERY_MS
 from holdfast.control.effects import Kill, Leave, Send, Start, Stop
 from holdfast.control.facts import (
+    EpochReported,
     NodeConnected,
     NodeLost,
+    StepReported,
     StopWanted,
     WorkerExited,
     WorkerHung,
@@ -9,6 +12,7 @@ from holdfast.control.facts import (
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
+from holdfast.control.worker_reports import RecoveryReport, StepReport
 from support.control_jobs import Job, small_plan
 
 
@@ -93,8 +97,32 @@ def test_a_name_is_started_again_as_another_process():
     job = Job().begin()
     victim = job.member("n0.g0")
     del job.positions["n0.g0"]
-    effects = job.take(WorkerExited(victim, "SIGKILL"))
+    job.take(WorkerExited(victim, "SIGKILL"))
+    job.tick(RECOVERY_MS - 1)
+    assert of(job.effects, Start)[2:] == [], "the others complete the step"
+    job.tick(1)
+    assert of(job.effects, Start)[2:] == [Start(Member("n0.g0", 2))]
+
+
+def test_it_is_started_at_once_when_the_broken_step_is_done():
+    job = Job().begin()
+    victim = job.member("n0.g0")
+    del job.positions["n0.g0"]
+    job.take(WorkerExited(victim, "SIGKILL"))
+    survivor, order = job.member("n1.g0"), job.last.number
+    job.take(StepReported(survivor, StepReport(0, order, 0.5, 2.0, 1.0, 64, 1e-3, True)))
+    effects = job.take(EpochReported(survivor, RecoveryReport(0, order, 0.1, 1, False)))
     assert of(effects, Start) == [Start(Member("n0.g0", 2))]
+
+
+def test_it_is_started_at_once_when_the_others_cannot_go_on_without_it():
+    job = Job(small_plan(2)).begin()
+    job.hold(0)
+    for name in ("n0.g0", "n1.g0"):
+        victim = job.member(name)
+        del job.positions[name]
+        job.take(WorkerExited(victim, "SIGKILL"))
+    assert {start.member.name for start in of(job.effects, Start)[2:]} == {"n0.g0", "n1.g0"}
 
 
 def test_not_more_often_than_allowed():

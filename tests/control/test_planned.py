@@ -1,5 +1,6 @@
 """Planned changes as the coordinator follows them."""
 
+from holdfast.control.delivery import RECOVERY_MS
 from holdfast.control.effects import Finish
 from holdfast.control.facts import (
     NodeDead,
@@ -25,6 +26,7 @@ def with_change() -> tuple[Job, Order]:
     member = job.member("n0.g0")
     del job.positions["n0.g0"]
     job.take(WorkerExited(member, "SIGKILL"))
+    job.tick(RECOVERY_MS)
     change = job.coordinator._state.journal.outstanding
     assert change is not None
     return job, change

@@ -59,6 +59,29 @@ def test_who_does_not_answer_a_freeze_is_out():
     assert job.last.kind == "recover"
 
 
+def silent_after_a_death(*silent: str) -> Job:
+    """Its replica goes with n0.g0, and n1.g0 has no seat any more."""
+    job = Job(small_plan(2, shard=2, micro_batches=4), answer_ms=300, leaving_ms=100).begin()
+    job.is_held = lambda name: name in silent
+    job.take(WorkerExited(job.member("n0.g0"), "SIGKILL"))
+    return job
+
+
+def test_who_has_no_seat_any_more_is_not_waited_for_as_long():
+    job = silent_after_a_death("n1.g0")
+    job.tick(99)
+    assert fenced(job) == ["n0.g0#1"]
+    job.tick(1)
+    assert fenced(job) == ["n0.g0#1", "n1.g0#1"]
+    assert job.last.kind == "recover"
+
+
+def test_as_long_as_others_are_waited_for_it_is_too():
+    job = silent_after_a_death("n1.g0", "n2.g0")
+    job.tick(299)
+    assert fenced(job) == ["n0.g0#1"]
+
+
 def test_the_last_holder_is_not_given_up_for_a_hang():
     job = Job(small_plan(1, 2)).begin()
     job.take(WorkerHung(job.member("n0.g0"), "no progress"))

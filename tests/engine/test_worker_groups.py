@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from holdfast.control.order import Freeze
 from holdfast.control.report import Member
+from holdfast.control.worker_commands import Quiesce
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.engine.background import Background
 from holdfast.engine.epoch import TrainerConfig
@@ -77,3 +78,22 @@ def test_a_group_that_does_not_end_does_not_keep_its_worker(groups, monkeypatch)
     groups.close()
     assert not lets_go.is_set()
     lets_go.set()
+
+
+@pytest.fixture
+def of_device(groups, monkeypatch):
+    """As of a worker whose groups go over NCCL."""
+    monkeypatch.setattr(type(groups.communicator), "connects_beside_training", False)
+    return groups
+
+
+def test_a_group_of_a_device_that_breaks_before_the_freeze_costs_no_other(of_device, link):
+    link.newest_freeze = 2
+    assert of_device.quiesce(Quiesce("a peer is gone", is_frozen=False)) is None
+    assert not of_device.communicator.woken
+
+
+def test_without_a_freeze_a_device_gives_its_groups_up(of_device, monkeypatch):
+    monkeypatch.setattr("holdfast.engine.worker_groups._FREEZE_S", 0.0)
+    assert of_device.quiesce(Quiesce("a peer is gone", is_frozen=False)) == {}
+    assert of_device.communicator.woken == "a peer is gone"

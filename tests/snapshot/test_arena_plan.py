@@ -19,6 +19,12 @@ def test_every_step_needs_three_slots_and_longer_intervals_two():
     assert {layout.num_slots for layout in planned(every=4).shares.layouts} == {2}
 
 
+def test_a_worker_alone_has_sealed_the_version_before_whenever_it_makes_one():
+    alone = regular_plan(make_units(2), micro_batches=2)
+    shares = plan_arenas(alone, SnapshotOptions(job="j", every=1)).shares
+    assert [layout.num_slots for layout in shares.layouts] == [2]
+
+
 def test_parity_goes_first_then_the_interval_grows_then_nothing_is_kept():
     sizes = [max(node_bytes(planned(parity=parity).shares).values()) for parity in (True, False)]
     assert any(layout.rows for layout in planned(sizes[0]).shares.layouts)

@@ -11,7 +11,7 @@ from holdfast.control.ending import GivingUp
 from holdfast.control.hang_monitor import HangMonitor
 from holdfast.control.recovery import entering_deadline_ms
 from holdfast.control.stopping import boundary_deadline_ms
-from holdfast.control.verdicts import cut_off_ms, joining_deadline_ms
+from holdfast.control.verdicts import answer_deadline_ms, cut_off_ms, joining_deadline_ms
 
 SHORTEST_MS = 20
 """Between two looks."""
@@ -41,7 +41,7 @@ def _deadlines(state: CoordinatorState, born_ms: int) -> list[int]:
     found = [since_ms + settings.settle_ms for since_ms in state.status.broken.values()]
     found += [since_ms + cut_off_ms(state) for since_ms in state.status.cut_off.values()]
     if state.round is not None:
-        found.append(state.round.since_ms + settings.answer_ms)
+        found.append(answer_deadline_ms(state, state.round))
     if state.journal.last is None:
         found.append(born_ms + settings.start_ms)
     after_ms = settings.settle_ms if state.status.broken else settings.lost_after_ms

@@ -4,6 +4,9 @@ A message is due as long as the worker's own state does not show that it has arr
 once per connection and place in the numbers: an agent that connects again says what its workers
 know, and what they lack is sent again; so it is to a worker that has answered another freeze or
 entered another order since, because it may have refused the message before.
+
+A process that starts takes processors, and the device where it shares one, from those who complete
+the broken step. So where these need no other worker, it is started when the step is done.
 """
 
 import msgspec
@@ -16,6 +19,9 @@ from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
 from holdfast.plan.workers import node_of
 
+RECOVERY_MS = 1000
+"""How long a process is not started, at most, because of a recovery."""
+
 
 class Sender:
     def __init__(self, state: CoordinatorState) -> None:
@@ -24,6 +30,8 @@ class Sender:
         """By node, as what follows."""
         self._killed: dict[str, dict[Member, None]] = {}
         self._seen = -1
+        self._waits_since_ms: int | None = None
+        """Processes are missing, and are not started yet."""
 
     def forget(self, node: str) -> None:
         """A new connection: what was sent on the old one may be lost."""
@@ -113,6 +121,8 @@ class Sender:
     def start_missing(self) -> None:
         """On nodes where something has changed."""
         state = self._state
+        if not state.stirred or self._waits_for_recovery():
+            return
         stirred, state.stirred = state.stirred, {}
         if state.journal.stop is not None or state.journal.ended is not None:
             return
@@ -127,12 +137,30 @@ class Sender:
                 ):
                     self._start(name)
 
+    def _waits_for_recovery(self) -> bool:
+        state = self._state
+        if not _is_completing(state):
+            self._waits_since_ms = None
+            return False
+        if self._waits_since_ms is None:
+            self._waits_since_ms = state.now_ms
+        return state.now_ms - self._waits_since_ms < RECOVERY_MS
+
     def _start(self, name: str) -> None:
         state = self._state
         member = Member(name, state.journal.started.get(name, 0) + 1)
         state.roster.started(member, state.now_ms)
         state.record(Started(member))
         state.effects.append(Start(member))
+
+
+def _is_completing(state: CoordinatorState) -> bool:
+    """Is a step broken that those who are left can complete?"""
+    if state.round is not None:  # with all answers it would be over, if they could
+        return bool(state.round.leaving and state.round.waiting)
+    last = state.journal.last
+    is_recovery = last is not None and last.kind == "recover"
+    return is_recovery and state.steps.next_step <= state.journal.step
 
 
 def _is_in(member: Member, order: Order) -> bool:

@@ -31,6 +31,8 @@ class Round(msgspec.Struct, kw_only=True):
     reports: dict[Member, WorkerReport]
     leaving: tuple[str, ...] = ()
     """Who has no place in the plan that follows, if no other worker is lost."""
+    others_ms: int | None = None
+    """Since when only those are waited for."""
 
     def answered(self, report: WorkerReport) -> None:
         if report.round == self.number and report.member in self.waiting:

@@ -89,6 +89,8 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """After a broken group: how long a death may take to show."""
     answer_ms: int = 10_000
     """How long a worker may take to answer a freeze."""
+    leaving_ms: int = 10_000
+    """The same, after the others, of one that has no seat in the plan that follows."""
     enter_ms: int = 30_000
     """How long workers may take to enter an order, four times that if they load or make their
     state for it; twice as long with every round that is held in vain.

@@ -21,6 +21,7 @@ from holdfast.control.journal_entries import Fenced
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import Order
 from holdfast.control.report import Member
+from holdfast.control.rounds import Round
 from holdfast.errors import HoldfastError
 from holdfast.plan.without_workers import without_workers
 from holdfast.plan.workers import node_of
@@ -136,9 +137,23 @@ def _unreachable(state: CoordinatorState) -> dict[Member, str]:
 
 def _silent(state: CoordinatorState) -> dict[Member, str]:
     held = state.round
-    if held is None or state.now_ms - held.since_ms < state.settings.answer_ms:
+    if held is None:
+        return {}
+    if any(member.name not in held.leaving for member in held.waiting):
+        held.others_ms = None
+    elif held.others_ms is None:
+        held.others_ms = state.now_ms
+    if state.now_ms < answer_deadline_ms(state, held):
         return {}
     return dict.fromkeys(held.waiting, f"it does not answer round {held.number}")
+
+
+def answer_deadline_ms(state: CoordinatorState, held: Round) -> int:
+    """Those who leave have nothing that the others need: they are not waited for as long."""
+    deadline_ms = held.since_ms + state.settings.answer_ms
+    if held.others_ms is None:
+        return deadline_ms
+    return min(deadline_ms, held.others_ms + state.settings.leaving_ms)
 
 
 def cut_off_ms(state: CoordinatorState) -> int:

@@ -51,6 +51,8 @@ _TURN_S = 0.02
 """Between groups that give and groups that take, when both are broken off."""
 _MAX_RETIRED = 32
 """Groups that a device keeps though no plan needs them."""
+_OLD_S = 2.0
+"""How long groups that were broken off are waited for: it takes them half a second."""
 
 
 @runtime_checkable
@@ -171,7 +173,6 @@ class Communicator:
         transport = self._bulk if kind in BULK else self._host
         invariant(transport is not None, f"{self.worker} has closed its communicator")
         assert transport is not None
-        self.wait_for_old()
         client = self._store_client(members)
         store = PrefixStore(_name(kind, members, epoch), client)
         try:
@@ -204,10 +205,13 @@ class Communicator:
         return self._store.clone()
 
     def wait_for_old(self) -> None:
-        """Until groups of a device that were broken off have ended; see transport/nccl.py."""
+        """Before a step begins: until groups of a device that were broken off have ended; see
+        transport/nccl.py.
+        """
         if not self.connects_beside_training:
+            deadline = time.monotonic() + _OLD_S
             for old in self._before:
-                old.wait_broken_off()
+                old.wait_broken_off(max(0.0, deadline - time.monotonic()))
 
     def stop(self, reason: str, leaving: Collection[str]) -> None:
         """Come to an end; groups without those who leave may live on (see above). Safe from any

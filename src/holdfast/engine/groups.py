@@ -134,6 +134,7 @@ class LiveGroup:
     ) -> None:
         self.kind, self.members, self.rank = kind, members, rank
         self._connection = connection
+        self._closing: GroupConnection | None = None
         self.log = log or DeviceLog()
         self.name = ""
         """The same at all members, and of no other group."""
@@ -320,17 +321,19 @@ class LiveGroup:
             connection.break_off()
             self._woken_at = self._woken_at or time.monotonic()
 
-    def wait_broken_off(self) -> None:
-        """After `wake`: until nothing of it is under way."""
-        connection = self._connection
+    def wait_broken_off(self, timeout_s: float) -> None:
+        """After `wake`: until nothing of it is under way, be it that it is being closed."""
+        connection = self._connection or self._closing
         if connection is not None:
-            connection.wait_broken_off()
+            connection.wait_broken_off(timeout_s)
 
     def close(self) -> None:
         """Give back sockets and threads. Takes as long as any operation that is still under way."""
-        connection, self._connection = self._connection, None
+        self._closing = connection = self._connection
+        self._connection = None
         if connection is not None:
             connection.close()
+        self._closing = None
 
     def __str__(self) -> str:
         return f"{self.kind} group {short_list(self.members)}"

@@ -291,6 +291,8 @@ class Trainer:
         parts = self._parts
         parts.broken_at = parts.broken_at or time.perf_counter()
         levels = parts.groups.quiesce(command)
+        if levels is None:  # quiesced again at once, by the freeze
+            return {}
         interpreter = parts.epoch.interpreter if parts.epoch is not None else None
         if interpreter is not None:
             interpreter.break_off()

@@ -5,6 +5,7 @@ A freeze ends whatever the worker is blocked in, from the thread that receives i
 communicator, and every wait here looks for it, too.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +23,9 @@ from holdfast.engine.mesh import Mesh, make_mesh
 from holdfast.plan.plan import Plan
 
 POLL_S = 0.02
+_FREEZE_S = 0.1
+"""How long a worker of a device waits for the freeze when it finds a group broken."""
+_LOOK_S = 0.001
 _MAX_RETIRED = 32
 """Groups that a device keeps though no plan needs them."""
 _CLOSING_S = 10.0
@@ -64,17 +68,28 @@ class WorkerGroups:
         else:
             self.communicator.wake(reason)
 
-    def quiesce(self, command: Quiesce) -> dict[str, GroupLevel]:
+    def quiesce(self, command: Quiesce) -> dict[str, GroupLevel] | None:
         """This worker has stopped; which groups are at rest. Where it has only found a group
-        broken, it waits for the freeze: what it breaks now cannot live on. A device does not wait,
-        since its kernels might not end.
+        broken, it waits for the freeze: what it breaks now cannot live on. A device does not wait
+        for long, since its kernels might not end. None: the freeze has come, and says more.
         """
         if command.is_frozen:
             self.give_up(command.reason, command.leaving)
             self.communicator.settle(command.reason)
         elif not self.communicator.connects_beside_training:
+            if self._is_frozen_soon():
+                return None
             self.give_up(command.reason)
         return self.communicator.levels()
+
+    def _is_frozen_soon(self) -> bool:
+        """A peer that dies breaks its groups a moment before the coordinator can say so."""
+        deadline = time.monotonic() + _FREEZE_S
+        while not self._position.is_due(self._link.newest_freeze):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def check(self) -> None:
         """GroupBroken if a freeze has come, or the groups were given up."""

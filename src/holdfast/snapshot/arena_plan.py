@@ -4,7 +4,7 @@ Theory of operation. A worker seals version v at the latest when it is about to 
 leads away from v. It is in step s only if all have entered the agreement of step s - 1, so all
 have sealed s - 2 by then, and perhaps not s - 1. So with a snapshot of every step an arena needs
 three slots: the version in the making, the one before, and the one that all workers have. With
-longer intervals all have the one before, and two slots are enough.
+longer intervals all have the one before, and two slots are enough; so has a worker that is alone.
 
 Where other nodes keep copies, they copy as fast as they can, which may take many steps. The last
 version that all of them have is what is left when a node is lost, so all keep it in a slot
@@ -92,7 +92,7 @@ def arena_choices(plan: Plan, options: SnapshotOptions) -> Iterator[ArenaChoice]
     """
     for every in dict.fromkeys((options.every, max(2, options.every))):
         for parity in (True, False) if options.parity else (False,):
-            num_slots = 3 if every == 1 else 2
+            num_slots = 3 if every == 1 and len(plan.workers) > 1 else 2
             if options.mode == "light" and every == 1:
                 shares = _shares(plan, options.dtype, parity=parity, num_slots=num_slots + 1)
                 yield ArenaChoice(every, parity, _with_staging(shares))

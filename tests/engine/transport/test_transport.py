@@ -23,6 +23,7 @@ class Scripted:
     def __init__(self, gives=0, log=None):
         self.gives, self.log = gives, log if log is not None else []
         self.done, self.reason = False, ""
+        self.closing = None
 
     def all_reduce(self, tensor, op):
         return self
@@ -46,11 +47,13 @@ class Scripted:
     def break_off(self):
         self.log.append(self.gives)
 
-    def wait_broken_off(self):
+    def wait_broken_off(self, timeout_s):
         self.log.append("broken off")
 
     def close(self):
         self.log.append("close")
+        if self.closing is not None:
+            self.closing()
 
 
 def group(connection, kind="reduce"):
@@ -90,8 +93,8 @@ def test_groups_that_give_end_before_groups_that_take():
         assert communicator.log.num_ended() == 0
 
 
-def test_groups_of_a_device_are_made_when_the_broken_ones_have_ended(monkeypatch):
-    """Aborting gives memory back, which waits for kernels that wait for the groups to come."""
+def test_groups_of_a_device_are_used_when_the_broken_ones_have_ended(monkeypatch):
+    """Aborting gives memory back, which waits for kernels that wait for peers."""
     order: list[str] = []
     communicator = Communicator("n0.g0", None, backend="nccl", host="127.0.0.1", timeout_ms=1)
     communicator._live.append(group(Scripted(0, order)))
@@ -103,7 +106,17 @@ def test_groups_of_a_device_are_made_when_the_broken_ones_have_ended(monkeypatch
         fresh._bulk, "connect", lambda *_: order.append("connect") or Scripted(0, order)
     )
     fresh.make("reduce", PAIR, 2)
-    assert order == [0, "broken off", "connect"]
+    fresh.wait_for_old()
+    assert order == [0, "connect", "broken off"]
+
+
+def test_a_group_that_is_being_closed_is_waited_for_too():
+    connection = Scripted(0, [])
+    closed = group(connection)
+    connection.closing = lambda: closed.wait_broken_off(1.0)
+    closed.close()
+    closed.wait_broken_off(1.0)
+    assert connection.log == ["close", "broken off"], "after that there is nothing to wait for"
 
 
 def test_which_groups_of_nccl_give():
@@ -139,3 +152,14 @@ def test_settings_of_a_process_are_not_overruled(monkeypatch):
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth0"
     assert os.environ["NCCL_HOSTID"] == "n0.g3"
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "0"
+    assert os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
+
+
+def test_a_flight_recorder_that_is_asked_for_stays_on(monkeypatch):
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        environment = {name: "100"}
+        monkeypatch.setattr("os.environ", environment)
+        prepare_process("n0.g3", shares_device=False)
+        assert environment[name] == "100"
+        assert environment.get("TORCH_FR_BUFFER_SIZE") != "0"

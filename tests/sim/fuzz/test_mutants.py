@@ -10,11 +10,11 @@ from holdfast.sim.fuzz.run import run_seed
 from support.mutants import MUTANTS, plant
 
 SEEDS = {
-    "confirm": (3, 42, 87),
-    "decide_all": (38, 108, 110),
-    "entered_twice": (7, 11, 13),
-    "exact_sets": (2, 84, 101),
-    "forgotten_stop": (0, 2, 4),
+    "confirm": (3, 87, 170),
+    "decide_all": (140, 397, 481),
+    "entered_twice": (0, 7, 11),
+    "exact_sets": (2, 79, 84),
+    "forgotten_stop": (0, 2, 3),
     "freeze": (0, 2, 4),
     "fresh_numbers": (8, 11, 13),
     "joiner_versions": (36, 37, 85),
@@ -22,11 +22,11 @@ SEEDS = {
     "keep_before": (211, 230, 310),
     "level_restart": (8, 17, 27),
     "living_level": (2, 3, 4),
-    "older_lineage": (38, 98, 109),
-    "one_planned": (26, 33, 40),
+    "older_lineage": (38, 98, 180),
+    "one_planned": (26, 28, 33),
     "outcome_record": (4, 6, 20),
-    "partial_restore": (3, 12, 17),
-    "redo_verdict": (125, 189, 230),
+    "partial_restore": (12, 17, 29),
+    "redo_verdict": (125, 230, 696),
     "wrong_worker": (0, 13, 137),
 }
 """Any of them is enough: a change of the machine may let one or the other pass."""

@@ -104,7 +104,7 @@ class GlooConnection:
                 if MESSAGE_TIMED_OUT in str(error):
                     return
 
-    def wait_broken_off(self) -> None:
+    def wait_broken_off(self, timeout_s: float) -> None:
         """Its connections are closed when `break_off` returns."""
 
     def close(self) -> None:

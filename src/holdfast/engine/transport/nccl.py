@@ -12,7 +12,12 @@ lock in hand, and no other abort could begin.
 
 Making, aborting and closing a communicator asks the device for memory or gives it back, which waits
 for every kernel that runs there, while no other can be launched. A kernel that waits for a peer
-which is in the same position waits for ever. So all three are done while no step is under way.
+which is in the same position waits for ever. So all three are done while no step is under way. They
+may be done beside each other: all workers make their groups in one order, so of the groups that are
+being made, all members of the first get on, and after it those of the next.
+
+An operation that has failed counts as completed for torch, and waiting for it aborts its
+communicator, on the thread that waits. So it is asked for its result first, and never waited for.
 
 Operations are started inside a group call of NCCL, whose depth belongs to the thread. One that
 fails to start leaves the depth as it was: whatever this thread starts from then on, of any
@@ -41,6 +46,8 @@ _TURNS = {"reduce": 0, "scatter": 0, "tensor": 1, "shard": 1}
 _INVALID_USAGE = 5
 """What NCCL answers to the end of a group call that was never begun."""
 _MAX_DEPTH = 8
+_SUCCESS = 0
+"""Of torch's WorkResult."""
 
 
 def prepare_process(worker: str, *, shares_device: bool) -> None:
@@ -50,6 +57,12 @@ def prepare_process(worker: str, *, shares_device: bool) -> None:
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     os.environ.setdefault("TORCH_NCCL_PROPAGATE_ERROR", "0")
+    # For so long, four times, it keeps the group in which an operation failed from being closed.
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0")
+    # Torch looks up the source lines of an operation that fails, which needs the interpreter's lock
+    # and imports its compiler: seconds in which a survivor cannot recover.
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # the older name
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
     # Streams that share a queue of the device wait for each other; a message would for a kernel.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if shares_device:
@@ -164,14 +177,14 @@ class NcclConnection:
         self._abort.start()
         begun.wait(_ABORT_BEGUN_S)
 
-    def wait_broken_off(self) -> None:
+    def wait_broken_off(self, timeout_s: float) -> None:
         if self._abort is not None:
-            self._abort.join(self._timeout_s)
+            self._abort.join(timeout_s)
 
     def close(self) -> None:
         """By an abort, too: shutting down waits for the other members to do the same."""
         self.break_off()
-        self.wait_broken_off()
+        self.wait_broken_off(self._timeout_s)
         self._process_group = None
 
 
@@ -201,6 +214,9 @@ class _NcclOperation:
 
     def _error(self) -> str:
         """What is known to have gone wrong; work that is queued after this sees the result."""
+        result = self._work.get_future_result()
+        if result.done() and (found := result.value()) != _SUCCESS:
+            return f"it has failed, with result {found} of torch's WorkResult"
         try:
             self._work.wait()
         except RuntimeError as error:

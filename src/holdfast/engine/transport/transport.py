@@ -58,7 +58,7 @@ class GroupConnection(Protocol):
 
     def break_off(self) -> None: ...
 
-    def wait_broken_off(self) -> None:
+    def wait_broken_off(self, timeout_s: float) -> None:
         """Until nothing of what `break_off` began is under way."""
 
     def close(self) -> None:

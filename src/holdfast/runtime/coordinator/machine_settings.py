@@ -12,6 +12,8 @@ from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 ENTER_MS = 30_000
 GRACE_S = 10.0
 """How much longer than its workers the coordinator waits for any sign of progress."""
+LEAVING_MS = 500
+"""Of a device: a worker that shares a group with one that died may be blocked in its driver."""
 
 
 def settings_of(spec: CoordinatorSpec, term: int = 0) -> ControlSettings:
@@ -43,6 +45,7 @@ def settings_of(spec: CoordinatorSpec, term: int = 0) -> ControlSettings:
         go_back_tries=recovery.go_back_tries,
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,
+        leaving_ms=LEAVING_MS if spec.config.job.device == "cuda" else recovery.answer_ms,
         enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),
         join_within_ms=int(1000 * recovery.join_within_s),
         lost_after_ms=recovery.lost_after_ms,

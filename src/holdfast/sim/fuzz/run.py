@@ -41,6 +41,8 @@ TERMS = "P8, terms"
 POLICIES: list[Literal["auto", "reroute", "off"]] = ["auto", "auto", "auto", "reroute", "off"]
 REPLANNING = 0x9E3779B9
 """Draws about the planner are apart from all others."""
+LEAVING = 0x51ED270B
+"""And so are those about workers that leave."""
 REPLACING = 0x51ED2705
 """And so are those about coordinators that are replaced."""
 GATHERING = 0x2545F491
@@ -98,6 +100,7 @@ def draw_run(seed: int) -> RunPlan:
         mode=rng.choice(("exact", "exact", "fast")),
         settle_ms=rng.choice((10, 30)),
         answer_ms=300,
+        leaving_ms=Random(seed ^ LEAVING).choice((40, 300)),
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
