@@ -117,7 +117,7 @@ $(RAY)/.setup-done: $(STAMP)
 	@echo "== ray: installing into $(RAY)"
 	@test -x $(RAY)/bin/python || $(BIN)/python -m venv $(RAY)
 	@$(RAY)/bin/python -m pip -qq --disable-pip-version-check install 'ray[default]>=2.40,<3'
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"), "$(CURDIR)/src", sep="\n")' \
 	  > "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/holdfast-dev.pth"
 	@touch $@
 
@@ -131,7 +131,7 @@ $(KUBERNETES)/.setup-done: $(STAMP)
 	@echo "== kubernetes: installing schemas into $(KUBERNETES)"
 	@test -x $(KUBERNETES)/bin/python || $(BIN)/python -m venv $(KUBERNETES)
 	@$(KUBERNETES)/bin/python -m pip -qq --disable-pip-version-check install kubernetes-validate
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"), "$(CURDIR)/src", sep="\n")' \
 	  > "$$($(KUBERNETES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/holdfast-dev.pth"
 	@touch $@
 
