@@ -186,7 +186,8 @@ def test_the_first_host_is_lost_with_the_launcher(cluster, tmp_path, undisturbed
     assert_equal(job.finish(), undisturbed)
     assert cluster.job(job.number)["Restarts"] == "1"
     (restored,) = [event for event in job.happened("Restored") if event.goes_on]
-    assert restored.steps_redone == 0
+    # A stop that comes before the lost host counts as lost cannot complete the step in flight.
+    assert restored.steps_redone <= 1
 
 
 @pytest.mark.usefixtures("nothing_left")
