@@ -2,11 +2,9 @@
 of the job does not wait for them.
 """
 
-import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,6 +15,7 @@ from support.command_runs import (
     end_of,
     kept_steps,
     memory_of,
+    processes_by_log,
     processes_of,
     write_job,
 )
@@ -30,13 +29,7 @@ LATE_S = 25.0
 
 def workers_of(run: CommandRun) -> dict[str, psutil.Process]:
     """By name; also those that have not said a word."""
-    found = {}
-    for process in run.processes():
-        with suppress(OSError, psutil.Error):
-            log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
-            if log.name[0] == "n" and log.suffix == ".log":
-                found[log.stem] = process
-    return found
+    return {name: process for name, process in processes_by_log(run).items() if name[0] == "n"}
 
 
 def test_all_workers_die_before_the_first_step(tmp_path):

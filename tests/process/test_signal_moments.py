@@ -9,7 +9,6 @@ import random
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,6 +21,7 @@ from support.command_runs import (
     end_of,
     kept_steps,
     memory_of,
+    processes_by_log,
     processes_of,
     write_job,
 )
@@ -36,19 +36,8 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 MOMENTS = ("start", "training", "recovery", "restore", "going on")
 
 
-def named(run: CommandRun) -> dict[str, psutil.Process]:
-    """The job's processes by the logs they write."""
-    found = {}
-    for process in run.processes():
-        with suppress(OSError, psutil.Error):
-            log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
-            if log.suffix == ".log":
-                found[log.stem] = process
-    return found
-
-
 def kill_workers(run: CommandRun, number: int) -> None:
-    workers = [process for name, process in named(run).items() if name[0] == "n"]
+    workers = [process for name, process in processes_by_log(run).items() if name[0] == "n"]
     for process in workers[:number]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -189,7 +178,7 @@ def test_a_checkpoint_on_request_and_where_all_processes_are(tmp_path, started):
 def test_ctrl_c_again_ends_at_once(tmp_path, started):
     run = started(write_job(tmp_path, 100_000, job="grace_s = 60"))
     assert run.wait_steps(3), end_of(run)
-    for process in named(run).values():
+    for process in processes_by_log(run).values():
         process.suspend()  # nothing can be stopped cleanly any more
     sent = time.monotonic()
     run.signal(signal.SIGINT)

@@ -178,6 +178,17 @@ class CommandRun:
         return code if code >= 0 else 128 - code
 
 
+def processes_by_log(run: CommandRun) -> dict[str, psutil.Process]:
+    """The job's processes by the names of the logs they write."""
+    found = {}
+    for process in run.processes():
+        with suppress(OSError, psutil.Error):
+            log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
+            if log.suffix == ".log":
+                found[log.stem] = process
+    return found
+
+
 def _heed_signals() -> None:
     """Tests under nohup or in the background of a shell hand ignored signals on, and a command
     would rightly keep ignoring them, at the latest until it has handlers of its own.

@@ -62,7 +62,7 @@ from holdfast.runtime.wire.messages import (
 )
 from holdfast.runtime.wire.secret import ClientProof, ProofFailed
 from holdfast.runtime.wire.snapshot_messages import ArenaWanted, LightGiven, Sealed
-from holdfast.runtime.wire.tls import TlsFiles, client_tls
+from holdfast.runtime.wire.tls import TlsFiles, client_tls, files_of
 from holdfast.runtime.worker.progress_page import now_ms
 
 _LOG = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Agent:
             self._service = PeerService(
                 spec.secret,
                 self._snapshots.memory,
-                TlsFiles(job.tls_cert, job.tls_key),
+                files_of(job),
                 self._finder.reach,
             )
 

@@ -46,7 +46,7 @@ from holdfast.runtime.wire.frames import BY_HOST
 from holdfast.runtime.wire.host_messages import JoinRefused, JoinRequest
 from holdfast.runtime.wire.messages import NodeGrant
 from holdfast.runtime.wire.secret import VARIABLE, ClientProof, ProofFailed
-from holdfast.runtime.wire.tls import TlsFiles, client_tls
+from holdfast.runtime.wire.tls import TlsFiles, client_tls, files_of
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.memory.node_arenas import remove_all
 
@@ -224,7 +224,7 @@ def make_agent_spec(grant: NodeGrant, options: JoinOptions, address: str, secret
         host="",
         port=0,
         secret=secret,
-        tls=TlsFiles(job.tls_cert, job.tls_key),
+        tls=files_of(job),
         heartbeat_ms=grant.heartbeat_ms,
         log_dir=str(folder / LOGS),
         assignment=msgspec.structs.replace(grant.assignment, times=times),

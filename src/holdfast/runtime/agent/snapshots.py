@@ -37,7 +37,7 @@ from holdfast.runtime.wire.snapshot_messages import (
     PersistSpec,
     Sealed,
 )
-from holdfast.runtime.wire.tls import TlsFiles
+from holdfast.runtime.wire.tls import files_of
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.copy_cost import CopyCost
 from holdfast.snapshot.layout import ArenaLayout
@@ -226,7 +226,7 @@ class AgentSnapshots:
             node=self._node,
             secret=self._secret,
             peers=dict(self._peers),
-            tls=TlsFiles(job.tls_cert, job.tls_key),
+            tls=files_of(job),
         )
 
     def _copier_spec(self) -> CopySpec:

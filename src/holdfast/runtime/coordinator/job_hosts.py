@@ -162,6 +162,7 @@ class JobHosts:
             await _wait_for_either(self._has_gathered, ended, net.last_call_s)
         self._greeted.clear()  # from now on the connections say who is there
         if self._has_enough.is_set() or ended.is_set():
+            self._tell_missing()
             return ""
         few = f", and {net.min_nodes} are needed" if net.min_nodes else ""
         return (
@@ -169,6 +170,16 @@ class JobHosts:
             f"{', '.join(self.joining.missing)}; on each of them: holdfast agent --join "
             f"{net.rendezvous}"
         )
+
+    def _tell_missing(self) -> None:
+        net, missing = self._spec.config.net, self.joining.missing
+        if missing:
+            reason = (
+                f"the job begins without {', '.join(missing)}: no host has joined for them within "
+                f"{net.last_call_s:g} s (net.last_call_s) of the first {net.min_nodes}"
+            )
+            details = {"nodes": " ".join(missing)}
+            self._run_log.tell([events.Decided(reason=reason, details=details)])
 
     def join(self, request: JoinRequest, present: Collection[str], now_ms: int) -> Message:
         reply = self.joining.answer(request, {*present, *self._greeted}, now_ms)

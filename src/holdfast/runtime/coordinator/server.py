@@ -108,7 +108,7 @@ from holdfast.runtime.wire.messages import (
     StartWorker,
     ToMember,
 )
-from holdfast.runtime.wire.tls import TlsFiles, server_tls
+from holdfast.runtime.wire.tls import files_of, server_tls
 from holdfast.runtime.worker.progress_page import now_ms
 from holdfast.snapshot.arena_plan import node_job
 from holdfast.snapshot.disk.checkpoints import valid_checkpoints
@@ -182,7 +182,7 @@ class CoordinatorServer:
             self._guarded(self._on_lost),
         )
         job = self._spec.config.job
-        tls = server_tls(TlsFiles(job.tls_cert, job.tls_key))
+        tls = server_tls(files_of(job))
         serve = loop.create_server(
             lambda: ServerConnection(gate), sock=listener, ssl=tls, backlog=BACKLOG
         )
@@ -196,7 +196,8 @@ class CoordinatorServer:
             if missing := await self._hosts.gather(self._ended):
                 self._end("failed", missing)
             self._begin(gate)
-            self._begin_without(self._hosts.joining.missing)
+            if absent := self._hosts.joining.missing:
+                self._take(NodesAbsent(tuple(absent)))
         else:
             self._begin(gate)
             server = await serve
@@ -226,16 +227,6 @@ class CoordinatorServer:
         self._has_begun = True
         readers: dict[str, Reader[Any]] = {"agent": FROM_AGENT, "client": FROM_CLIENT}
         gate.readers.update(readers)
-
-    def _begin_without(self, nodes: list[str]) -> None:
-        if nodes and not self._ended.is_set():
-            net = self._spec.config.net
-            reason = (
-                f"the job begins without {', '.join(nodes)}: no host has joined for them within "
-                f"{net.last_call_s:g} s (net.last_call_s) of the first {net.min_nodes}"
-            )
-            self._run_log.tell([events.Decided(reason=reason, details={"nodes": " ".join(nodes)})])
-            self._take(NodesAbsent(tuple(nodes)))
 
     def _guarded(self, action: Callable[..., object]) -> Callable[..., None]:
         """Nothing is done after an exception, and the process ends with it."""

@@ -84,7 +84,7 @@ from holdfast.runtime.launch.supervisor import (
 from holdfast.runtime.record.recorder import OnEvent, Recorder, resolved
 from holdfast.runtime.wire.messages import Assignment
 from holdfast.runtime.wire.secret import make_secret, write_secret
-from holdfast.runtime.wire.tls import TlsFiles
+from holdfast.runtime.wire.tls import files_of
 
 LEAVE_DEADLINE_S = 30.0
 FOREVER_S = 1e6
@@ -302,7 +302,7 @@ class JobRun:
                 host=host,
                 port=port,
                 secret=self._secret,
-                tls=TlsFiles(settings.tls_cert, settings.tls_key),
+                tls=files_of(settings),
                 heartbeat_ms=self._job.config.recovery.heartbeat_ms,
                 log_dir=os.path.abspath(self._directory / LOGS),
                 assignment=self._assignment(self._job.config.job.host),

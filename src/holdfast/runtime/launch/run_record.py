@@ -16,7 +16,7 @@ from holdfast.runtime.rendezvous.rendezvous import RUNS, Rendezvous, find_coordi
 from holdfast.runtime.wire.client import ask_at
 from holdfast.runtime.wire.messages import StatusRequest
 from holdfast.runtime.wire.secret import VARIABLE, ProofFailed
-from holdfast.runtime.wire.tls import TlsFiles
+from holdfast.runtime.wire.tls import files_of
 
 _DECODER = msgspec.json.Decoder(CoordinatorSpec)
 
@@ -51,7 +51,7 @@ def check_alone(rendezvous: Rendezvous, config: JobConfig) -> None:
 
 
 def _answers(host: str, port: int, secret: str, job: JobSection) -> bool:
-    tls = TlsFiles(job.tls_cert, job.tls_key)
+    tls = files_of(job)
     try:
         ask_at(host, port, secret, "status", StatusRequest(), tls)
     except (OSError, TimeoutError):

@@ -8,6 +8,8 @@ import ssl
 
 import msgspec
 
+from holdfast.runtime.config.job_sections import JobSection
+
 
 class TlsFiles(msgspec.Struct, frozen=True):
     """Paths; empty = no TLS."""
@@ -17,6 +19,10 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 NO_TLS = TlsFiles()
+
+
+def files_of(job: JobSection) -> TlsFiles:
+    return TlsFiles(job.tls_cert, job.tls_key)
 
 
 def server_tls(files: TlsFiles) -> ssl.SSLContext | None:
