@@ -50,7 +50,9 @@ class Place:
 
 
 class TurnData:
-    """A dataset of random tokens, made by number, that takes turns; for a job of one worker."""
+    """A dataset of random tokens, made by number, that takes turns; the first worker of the job
+    waits for them, and so do the others, for what it sends.
+    """
 
     def __init__(
         self, *, address: str, seq_len: int, vocab: int, items_before: int, items_per_block: int
@@ -59,12 +61,13 @@ class TurnData:
         self._address, self._seq_len, self._vocab = address, seq_len, vocab
         self._count, self._per_block = -items_before, items_per_block
         self._place: Place | None = None
+        self._is_first = os.environ.get("RANK", "0") == "0"
 
     def __len__(self) -> int:
         return 1 << 20
 
     def __getitem__(self, number: int) -> Tensor:
-        if self._count >= 0 and self._count % self._per_block == 0:
+        if self._is_first and self._count >= 0 and self._count % self._per_block == 0:
             self._place = self._place or Place(self._address)
             self._place.arrive()
         self._count += 1

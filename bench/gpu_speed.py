@@ -38,6 +38,7 @@ from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.job_sections import JobSection
 from holdfast.runtime.config.model_sections import ModelSection, PrecisionSection
+from holdfast.runtime.config.parallel_sections import ParallelSection
 from holdfast.runtime.config.recovery_sections import (
     DetectSection,
     RecoverySection,
@@ -78,7 +79,7 @@ def state_bytes(work: Work) -> float:
     return num_parameters(work.shape) * (18.0 if work.is_mixed else 8.0)
 
 
-def make_config(work: Work, turn: Turn, folder: Path, blocks: int) -> JobConfig:
+def make_config(work: Work, turn: Turn, folder: Path, blocks: int, stages: int = 1) -> JobConfig:
     config = JobConfig(
         job=JobSection(
             steps=(blocks + 1) * work.block,
@@ -99,6 +100,7 @@ def make_config(work: Work, turn: Turn, folder: Path, blocks: int) -> JobConfig:
             },
         ),
         data=DataSection(rows=work.rows, seq_len=work.seq_len, micro_batches=work.micro_batches),
+        parallel=ParallelSection(stages=stages, split="cost"),
         optimizer=OptimizerConfig(
             learning_rate=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, clip_norm=CLIP
         ),

@@ -3,17 +3,24 @@
 A job of one worker trains a Llama of 1.1 billion parameters in mixed precision, compiled, and keeps
 its masters and moments (13 GB) after every step, copied beside its computations, with the job's
 usual limit on their cost (`snapshot.max_cost`). It takes turns with the same job without snapshots,
-both started by `holdfast run`.
+both started by `holdfast run`. Then the same with two workers, the stages of a pipeline over NCCL,
+their copies placed in bubbles and beside computations. The two share the device: under MPS, since
+otherwise one of them does not compute while the other one copies.
 
-Goals: the upper bound of the median time of a step at most 1.01 of none, plus the A/A band; and a
-version of every step: the limit on the cost has not made them rarer. Printed beside it: bytes per
-second, the share that was copied beside computation, what training waited for.
+Goals, for both: the upper bound of the median time of a step at most 1.01 of none, plus the A/A
+band; and a version of every step: the limit on the cost has not made them rarer. Printed beside it:
+bytes per second, the share that was copied beside computation, what training waited for.
 
 Without a GPU it says so and exits with 0.
 """
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +43,7 @@ since the number is odd: the job compares steps with and without one.
 """
 MAX_START_BLOCKS = 20
 """Until memory for snapshots is there, and the trials are over."""
+MPS_S = 30.0
 
 
 def lines_of(run_dir: str) -> list[dict[str, Any]]:
@@ -53,38 +61,47 @@ def start_copying(turn: Turn, run_dir: str) -> int:
     raise RuntimeError(f"no snapshots in {MAX_START_BLOCKS} blocks:\n{turn.last_lines()}")
 
 
-def measure(work: Work, rounds: int, folder: Path) -> tuple[dict[str, list[float]], list[Any], int]:
+@contextmanager
+def shared_device(folder: Path) -> Iterator[None]:
+    """Processes that start in it compute on the device at the same time (MPS)."""
+    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+    os.environ.update(dict.fromkeys(names, str(folder)))
+    subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=MPS_S)
+    try:
+        yield
+    finally:
+        subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=True, timeout=MPS_S)
+        for name in names:
+            del os.environ[name]
+
+
+def measure(
+    work: Work, stages: int, rounds: int, folder: Path
+) -> tuple[dict[str, list[float]], list[Any], int]:
     with (
+        shared_device(folder) if stages > 1 else nullcontext(),
         tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
         contenders(folder, "none", "snapshots") as turns,
     ):
         blocks = {"none": 2 * (1 + rounds), "snapshots": MAX_START_BLOCKS + 1 + rounds}
-        configs = {n: make_config(work, turns[n], folder, blocks[n]) for n in turns}
+        configs = {n: make_config(work, turns[n], folder, blocks[n], stages) for n in turns}
         kept = SnapshotSection(every=1, persist_every_s=0, memory_folder=memory)
         configs["snapshots"] = msgspec.structs.replace(configs["snapshots"], snapshot=kept)
         for name, turn in turns.items():
             start_job(turn, configs[name])
         wait_until_ready(turns)
+        print(f"{stages} stages: both jobs have begun", file=sys.stderr, flush=True)
         run_dir = configs["snapshots"].job.run_dir
         started = start_copying(turns["snapshots"], run_dir)
+        print(f"copies run after {started} blocks of {BLOCK} steps", file=sys.stderr, flush=True)
         seconds = in_turns(turns, "none", rounds)
         found = lines_of(run_dir)[(started + 1) * work.block :]
     return seconds, found, started
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=0)
-
-
-def main() -> None:
-    args = parse_args(__doc__, extend=add_arguments)
-    if not torch.cuda.is_available():
-        print("torch finds no GPU here: nothing was measured")
-        return
-    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
-    work = Work(SHAPES["1.1B"], SEQ_LEN, 2, MICRO_BATCHES, is_mixed=True, block=BLOCK)
+def judge(work: Work, stages: int, rounds: int) -> tuple[list[Goal], dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="snapshots") as folder:
-        seconds, lines, started = measure(work, rounds, Path(folder))
+        seconds, lines, started = measure(work, stages, rounds, Path(folder))
     ratio = compare(seconds["snapshots"], seconds["none"])
     band = compare(seconds["none again"], seconds["none"])
     width = max(abs(band.high - 1), abs(band.low - 1))
@@ -102,12 +119,33 @@ def main() -> None:
         "wait ms": 1e3 * max((line.get("copy_wait_s", 0.0) for line in copied), default=0.0),
         "steps to start": started * BLOCK,
     }
-    print_table("A snapshot of every step of a job, 1.1 billion parameters", [row])
+    workers = "one worker" if stages == 1 else f"{stages} stages"
+    print_table(f"A snapshot of every step of a job, 1.1 billion parameters, {workers}", [row])
     goals = [
-        Goal("step time / none", ratio.high, 1.01 + width),
-        Goal("versions a step", float(row["versions a step"]), 0.99, at_most=False),
+        Goal(f"{workers}: step time / none", ratio.high, 1.01 + width),
+        Goal(f"{workers}: versions a step", len(copied) / max(1, len(lines)), 0.99, at_most=False),
     ]
-    finish(goals, args.json, {"row": row})
+    return goals, row
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--stages", type=int, action="append", help="only this many")
+
+
+def main() -> None:
+    args = parse_args(__doc__, extend=add_arguments)
+    if not torch.cuda.is_available():
+        print("torch finds no GPU here: nothing was measured")
+        return
+    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
+    work = Work(SHAPES["1.1B"], SEQ_LEN, 2, MICRO_BATCHES, is_mixed=True, block=BLOCK)
+    goals: list[Goal] = []
+    rows: dict[str, Any] = {}
+    for stages in args.stages or ([1] if args.quick else [1, 2]):
+        more, rows[str(stages)] = judge(work, stages, rounds)
+        goals += more
+    finish(goals, args.json, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Planned changes as the coordinator follows them."""
 
 from holdfast.control.delivery import RECOVERY_MS
-from holdfast.control.effects import Finish
+from holdfast.control.effects import Fail, Finish
 from holdfast.control.facts import (
     NodeDead,
     NodesAbsent,
@@ -12,6 +12,8 @@ from holdfast.control.facts import (
 )
 from holdfast.control.journal_entries import Dropped, EnteredByAll, Ordered, Voided, Wanted
 from holdfast.control.order import Order
+from holdfast.control.report import Member
+from holdfast.plan.plan import Plan
 from holdfast.plan.text import parse_plan
 from support.control_jobs import Job, outcome, small_plan
 
@@ -79,6 +81,30 @@ def test_it_still_waits_for_the_nodes_that_have_a_host():
     job = Job()
     job.take(NodesAbsent(("n1",)))
     assert job.coordinator._state.journal.last is None
+
+
+def failing_at_every_start(plan: Plan | None = None) -> Job:
+    """n0.g0 ends before its first word, as often as it is started."""
+    job = Job(plan)
+    tell = job.tell
+    job.tell = lambda name: None if name == "n0.g0" else tell(name)
+    job.connect("n0")
+    for incarnation in range(1, job.settings.max_restarts + 2):
+        job.take(WorkerExited(Member("n0.g0", incarnation), "failed: out of memory", True))
+    return job
+
+
+def test_a_job_begins_without_a_worker_that_fails_at_every_start():
+    job = failing_at_every_start()
+    job.connect("n1")
+    assert list(job.last.incarnations) == ["n1.g0"]
+
+
+def test_and_ends_if_it_cannot_begin_without_it():
+    job = failing_at_every_start(small_plan(1, 2))
+    job.connect("n1")
+    (failure,) = [effect for effect in job.effects if isinstance(effect, Fail)]
+    assert "n0.g0 cannot be started again; n0.g0 failed: out of memory" in failure.reason
 
 
 def test_a_worker_started_again_joins():

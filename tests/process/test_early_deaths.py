@@ -23,6 +23,18 @@ from support.command_runs import (
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(200)]
 
 SLOW_STEPS = "\n[emulate]\nunit_ms = 100\n"
+FAILS_ON_THE_SECOND = """
+import os
+import torch
+class Data:
+    def __init__(self):
+        if os.environ.get("RANK") == "1":
+            raise MemoryError("no room for it")
+    def __len__(self):
+        return 100
+    def __getitem__(self, number):
+        return torch.zeros(17, dtype=torch.long)
+"""
 LATE_S = 25.0
 """A joiner that says nothing was waited for as long as an agent is at the end of a job: 30 s."""
 
@@ -43,6 +55,18 @@ def test_all_workers_die_before_the_first_step(tmp_path):
     assert run.steps == 0
     assert run.wait() == 0, end_of(run)
     assert sorted(kept_steps(run.run_dir)) == [0, 1, 2]
+    assert processes_of(run.run_dir) == memory_of(run.run_dir) == []
+
+
+def test_a_worker_that_fails_at_every_start_ends_the_job(tmp_path):
+    """Where no other can do its work; the reason says which one, and why."""
+    (tmp_path / "own.py").write_text(FAILS_ON_THE_SECOND)
+    job = write_job(tmp_path, 3, replicas=1, stages=2)
+    job.write_text(job.read_text().replace("[data]", '[data]\nfactory = "own.py:Data"'))
+    run = CommandRun(job)
+    assert run.wait() == 1, end_of(run)
+    assert "n1.g0 cannot be started again" in end_of(run)[-1]
+    assert "no room for it" in end_of(run)[-1]
     assert processes_of(run.run_dir) == memory_of(run.run_dir) == []
 
 

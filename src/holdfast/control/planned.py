@@ -21,8 +21,8 @@ from holdfast.plan.workers import node_of
 
 
 def begin_job(state: CoordinatorState, born_ms: int) -> None:
-    """The first order, when all workers are there that the job does not begin without, or for long
-    enough as many as are needed.
+    """The first order, when all workers are there that the job does not begin without, or as many
+    as are needed, once the others cannot come any more or have had time enough.
     """
     if state.journal.last is not None or state.round is not None:
         return
@@ -30,15 +30,19 @@ def begin_job(state: CoordinatorState, born_ms: int) -> None:
         stop_before_start(state)
         return
     is_late = state.now_ms - born_ms >= state.settings.start_ms
-    if not is_late and _awaited(state):
+    awaited = _awaited(state)
+    if not is_late and not all(map(state.can_never_return, awaited)):
         return
     _want_plan_of_version(state)
-    may_lack_some = is_late or bool(state.roster.absent)
+    may_lack_some = is_late or bool(awaited) or bool(state.roster.absent)
     if may_lack_some:
         use_spares(state)
     available = state.available()
     target = reachable(state.journal.wanted, available)
-    if target is None or (target != state.journal.wanted and not may_lack_some):
+    if target is None:
+        fail_if_hopeless(state, "the job cannot begin", available)
+        return
+    if target != state.journal.wanted and not may_lack_some:
         return
     order = first_order(state, target, {name: available[name] for name in target.workers})
     step = order.at_step if order.kind == "start" else order.version
@@ -50,6 +54,13 @@ def _awaited(state: CoordinatorState) -> list[str]:
     roster, wanted = state.roster, state.journal.wanted.workers
     here = (name for name in wanted if node_of(name) not in roster.absent)
     return [name for name in here if name not in roster.awake]
+
+
+def fail_if_hopeless(state: CoordinatorState, reason: str, available: dict[str, int]) -> None:
+    """A job that has too few workers, and will not have more, ends."""
+    missing = [name for name in state.journal.wanted.workers if name not in available]
+    if all(map(state.can_never_return, missing)):
+        state.fail(f"{reason}; {', '.join(missing)} cannot be started again")
 
 
 def _want_plan_of_version(state: CoordinatorState) -> None:

@@ -7,7 +7,7 @@ from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.journal_entries import EnteredByAll, NumberTaken, Ordered
 from holdfast.control.journal_state import members_of
 from holdfast.control.order import FullPlan, Order
-from holdfast.control.planned import use_spares
+from holdfast.control.planned import fail_if_hopeless, use_spares
 from holdfast.control.report import Member
 from holdfast.control.rounds import (
     NeedsRestore,
@@ -174,7 +174,7 @@ def _roll_back(state: CoordinatorState, held: Round, reason: str) -> None:
     available = state.available()
     target = reachable(state.journal.wanted, available)
     if target is None:
-        _fail_if_hopeless(state, reason, available)
+        fail_if_hopeless(state, reason, available)
         return
     incarnations = {name: available[name] for name in target.workers}
     order = _begin_anew(state, held, target, incarnations, reason)
@@ -264,9 +264,3 @@ def _unheard_nodes(state: CoordinatorState) -> list[str]:
         for node in state.roster.nodes.values()
         if not node.is_connected and not node.is_lost(state.now_ms, after_ms)
     ]
-
-
-def _fail_if_hopeless(state: CoordinatorState, reason: str, available: dict[str, int]) -> None:
-    missing = [name for name in state.journal.wanted.workers if name not in available]
-    if all(state.can_never_return(name) for name in missing):
-        state.fail(f"{reason}; {', '.join(missing)} cannot be started again")
