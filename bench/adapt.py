@@ -71,7 +71,8 @@ class Scale:
 
 
 FULL = Scale(3, 2, 2, micro_batches=12, unit_ms=40.0, steps=38, last=8)
-SMALL = Scale(2, 1, 2, micro_batches=4, unit_ms=20.0, steps=24, last=6)
+SMALL = Scale(2, 1, 2, micro_batches=6, unit_ms=20.0, steps=24, last=6)
+"""Six micro-batches go 4 to 2 where a worker of four is lost; four would not divide so."""
 
 
 @dataclass(frozen=True)

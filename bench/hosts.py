@@ -20,7 +20,7 @@ Goals:
     step time on hosts / on one machine         at most 1 plus the A/A band (upper bound, 95 %)
     kill -9 of a worker to the next commit      below 1 s (median)
     it trains again                             within 10 s (median)
-    a host that loses its power to a commit     within 15 s: 10 s (`recovery.lost_after_ms`) must
+    a host that loses its power to a commit     within 12 s: 10 s (`recovery.lost_after_ms`) must
                                                 pass before a silent host counts as lost
     a new host trains                           within 20 s of the start of its agent
     the coordinator's host lost to the next     below 5 s
@@ -273,7 +273,7 @@ def goals_of(
         Goal("step time, hosts / one machine", speed.high, 1 + band),
         Goal("kill -9 of a worker to the next commit", middle(found["commit"]), 1.0, "s"),
         Goal("it trains again", middle(found["join"]), 10.0, "s"),
-        Goal("a host without power to the next commit", found["host commit"], 15.0, "s"),
+        Goal("a host without power to the next commit", found["host commit"], 12.0, "s"),
         Goal("a new host trains", found["host join"], 20.0, "s"),
         Goal("the coordinator's host lost to the next", found["successor"], 5.0, "s"),
         Goal("disk / memory of another host", ratio.low, min(5.0, possible), at_most=False),

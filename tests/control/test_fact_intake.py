@@ -34,6 +34,19 @@ def test_only_a_fact_about_one_worker_concerns_a_member():
     assert not state.roster.is_reachable(member)
 
 
+@pytest.mark.parametrize(("silent_ms", "waits_ms"), [(0, 10_000), (3000, 7000), (60_000, 5000)])
+def test_a_silent_node_is_lost_so_long_after_its_last_word(silent_ms, waits_ms):
+    """Not after its connection has ended; but a silence of all may be the coordinator's own."""
+    job = Job(lost_after_ms=10_000, hang_floor_ms=10**9).begin()
+    job.now_ms += silent_ms
+    job.take(NodeLost("n0", "nothing was heard of it"))
+    state = job.coordinator._state
+    job.tick(waits_ms - 1)
+    assert state.lost_nodes() == []
+    job.tick(1)
+    assert state.lost_nodes() == ["n0"]
+
+
 @pytest.mark.parametrize(
     ("policy", "loss", "tokens", "ends"),
     [("stop", nan, 64, 1), ("stop", 2.0, 0, 0), ("skip", nan, 64, 0)],

@@ -68,7 +68,7 @@ class FactIntake:
             case NodeConnected():
                 return self._connected(fact)
             case NodeLost(node=node, left=left):
-                state.roster.lose(node, state.now_ms)
+                state.roster.lose(node, self._last_heard_ms(node))
                 self._end.may_have_missed(node)
                 state.snapshots.lost(node, left)
                 self._hangs.suspend()
@@ -191,6 +191,14 @@ class FactIntake:
             return event
         copied = self._state.snapshots.stepped(event.seconds)
         return msgspec.structs.replace(event, copied=copied)
+
+    def _last_heard_ms(self, node: str) -> int:
+        """A silence counts from the last word, not from when it ended the connection; but at most
+        half of it: it may be the coordinator that was stopped.
+        """
+        state = self._state
+        longest_ms = state.settings.lost_after_ms // 2
+        return max(self._hangs.received_ms(node, state.now_ms), state.now_ms - longest_ms)
 
     def _connected(self, fact: NodeConnected) -> list[Member]:
         state = self._state

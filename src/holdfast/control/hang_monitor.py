@@ -60,6 +60,10 @@ class HangMonitor:
     def received(self, node: str, now_ms: int) -> None:
         self._received_ms[node] = now_ms
 
+    def received_ms(self, node: str, now_ms: int) -> int:
+        """When it last sent something; now, if that is not known."""
+        return self._received_ms.get(node, now_ms)
+
     def beat(self, places: Mapping[str, ProgressPlace], sent_ms: int, now_ms: int) -> list[str]:
         """The workers that have moved."""
         places = {name: place for name, place in places.items() if self._counts(name, place)}
