@@ -38,7 +38,7 @@ threads = 1
 [data]
 rows = 4
 seq_len = 64
-micro_batches = 8
+micro_batches = 4
 
 [view]
 port = {port}

@@ -8,6 +8,7 @@ from holdfast.advisor.answer import answer_after
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import AskPlanner, Happened
 from holdfast.control.facts import (
+    EpochReported,
     NodeDead,
     PlanAnswered,
     PlanWanted,
@@ -64,12 +65,14 @@ def lose(job: Job, name: str) -> None:
     job.take(WorkerExited(member, "SIGKILL"))
 
 
-def enter(job: Job) -> None:
+def enter(job: Job, version: int = 1) -> None:
     """All members enter the change that is under way."""
     change = job.coordinator._state.journal.outstanding
     assert change is not None
     for name in change.incarnations:
-        job.positions[name].enter(change, version=1, outcome=outcome(0, change.number - 1))
+        job.positions[name].enter(
+            change, version=version, outcome=outcome(version - 1, change.number - 1)
+        )
         job.tell(name)
 
 
@@ -360,3 +363,46 @@ def test_steady_health_means_one_change():
             if job.coordinator._state.journal.outstanding is not None:
                 enter(job)
         assert len(wanted(job)) == 1
+
+
+def slower(question: PlanQuestion) -> PlanAnswer:
+    """A plan that is promised to be faster."""
+    target = on(home_plan(replicas=4, tensor=1, per_node=4), *HOME.workers)
+    return make_answer(question, target, step_s=0.1, now_step_s=0.2, copies=2, now_copies=2)
+
+
+def on_trial(seconds: float) -> Job:
+    """A slow worker; steps of 0.2 s; then a plan is entered whose steps take `seconds`."""
+    job = begun()
+    for step in range(1, 4):
+        do_step(job, step, 0.1)
+        job.tick(1000)
+    job.take(WorkerSlow("n0.g1", 2.0))
+    for step in range(4, 9):
+        do_step(job, step, 0.2)
+        job.tick(1000)
+    job.take(PlanAnswered(slower(questions(job)[-1])))
+    enter(job, 9)
+    for name in job.last.incarnations:
+        job.take(EpochReported(job.member(name), ChangeReport(9, job.last.number, 0.01, 0, 0, 0)))
+    for step in range(9, 18):
+        do_step(job, step, seconds)
+        job.tick(1000)
+    return job
+
+
+def test_a_plan_that_turns_out_slower_than_the_one_before_is_left_again():
+    job = on_trial(0.25)
+    assert [parse_plan(want.plan) for want in wanted(job)][1:] == [HOME]
+    assert "was to take 0.1 s a step and takes 0.25 s" in wanted(job)[-1].reason
+    enter(job, 18)
+    asked = len(questions(job))
+    for step in range(18, 60):
+        do_step(job, step, 0.2)
+        job.tick(60_000)
+    assert len(wanted(job)) == 2
+    assert len(questions(job)) == asked  # it would be answered as before
+
+
+def test_one_that_is_faster_than_that_stays_though_more_was_promised():
+    assert len(wanted(on_trial(0.15))) == 1

@@ -12,6 +12,7 @@ goes on with the plan in force.
     valid      an answer to the last question, if health and the plan in force are still those of
                the question
     entered    as any planned change, if it is worth it (`plan_worth.py`)
+    left       if its steps then take longer than those of the plan before it (`plan_trial.py`)
 
 Where the planner does not answer, the job's own plan is wanted again once all its workers are
 there.
@@ -35,11 +36,13 @@ from holdfast.control.job_events import (
 )
 from holdfast.control.journal_entries import Wanted
 from holdfast.control.plan_question import ExpectedReturn, PlanAnswer, PlanQuestion
+from holdfast.control.plan_trial import PlanTrial
 from holdfast.control.plan_worth import decide_on, is_worth_asking, price_s
 from holdfast.control.planned import is_quiet
 from holdfast.control.settings import ReplanSettings
 from holdfast.control.step_pace import StepPace
 from holdfast.control.worker_reports import ChangeReport
+from holdfast.plan.entering import why_not_entered
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.text import format_plan, parse_plan
@@ -70,6 +73,7 @@ class Replanner:
         self._num_failed = 0
         """Questions without an answer, one after the other."""
         self._drifted_ms = self._num_drifts = 0
+        self._trial = PlanTrial()
 
     # What happens
 
@@ -80,6 +84,7 @@ class Replanner:
             match event:
                 case StepCompleted(report=report, seconds=seconds):
                     self.pace.add(report.epoch, seconds)
+                    self._trial.stepped(report.epoch, seconds, self.history.epoch)
                 case EpochEntered(number=number, before=before, reports=reports):
                     self._entered(number, before, reports, now_ms)
 
@@ -113,8 +118,21 @@ class Replanner:
         if self._asked is not None or not self._is_calm(available):
             return
         now = journal.plans[journal.last.number]
+        if self._go_back(now, available):
+            return
         if reason := self._reason(now, home, available, missing, slow):
             self._ask_if_useful(now, home, available, missing, reason)
+
+    def _go_back(self, now: Plan, available: Sequence[str]) -> bool:
+        """Is the plan before the better one?"""
+        journal = self._state.journal
+        assert journal.last is not None
+        number = journal.last.number
+        text, reason = self._trial.better(format_plan(now), number, self.history.epoch)
+        if not text or why_not_entered(now, before := parse_plan(text), available):
+            return False
+        self._want(before, reason)
+        return True
 
     def _slow(self, available: Sequence[str]) -> tuple[tuple[str, float], ...]:
         """Small differences are none: a verdict that wavers is not a change of health."""
@@ -173,7 +191,8 @@ class Replanner:
         lasting_s = min([history.horizon_s(state.now_ms), *(back.in_s for back in returns)])
         prepare_s = history.prepare_s(joins=_has_idle(now, available))
         paid_s = price_s(prepare_s, history.stall_s, comes_back=bool(returns))
-        if not is_worth_asking(lasting_s, paid_s, self._settings.lasts):
+        is_worth_it = is_worth_asking(lasting_s, paid_s, self._settings.lasts)
+        if not is_worth_it or self._trial.is_lost(history.epoch):
             return
         stage = int(log2(max(1.0, lasting_s)))
         key = (history.epoch, state.journal.home_at, stage, self._num_drifts)
@@ -255,6 +274,7 @@ class Replanner:
         if verdict.is_entered:
             assert answer.chosen is not None
             reason = f"{answer.chosen.strategy}: {verdict.reason}"
+            self._trial.begin(asked.question, answer, asked.health_epoch)
             self._want(parse_plan(answer.plan), reason)
 
     def _why_stale(self, asked: _Asked) -> str:

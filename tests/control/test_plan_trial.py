@@ -1,0 +1,61 @@
+"""Whether a plan is left again, from the steps before it and under it."""
+
+import pytest
+
+from holdfast.control.plan_trial import NUM_AFTER, NUM_BEFORE, PlanTrial
+from support.plan_questions import home_plan, make_answer, make_question
+
+PLAN = home_plan(replicas=4, tensor=1)
+
+
+def tried(
+    before_s: float,
+    after_s: float,
+    *,
+    promised_s: float = 0.1,
+    num_before: int = NUM_BEFORE,
+    num_after: int = NUM_AFTER,
+    health_after: int = 1,
+) -> str:
+    """The plan that is gone back to."""
+    question = make_question(home_plan())
+    answer = make_answer(question, PLAN, step_s=promised_s, now_step_s=before_s)
+    trial = PlanTrial()
+    for seconds in [0.01, *num_before * [before_s]]:  # the first is of another health
+        trial.stepped(1, seconds, health_epoch=1 if seconds == before_s else 0)
+    trial.begin(question, answer, health_epoch=1)
+    for seconds in [9.9, *num_after * [after_s]]:  # the first of a plan takes longer
+        trial.stepped(2, seconds, health_after)
+    plan, _ = trial.better(answer.plan, epoch=2, health_epoch=health_after)
+    assert trial.is_lost(health_after) == bool(plan)
+    assert not trial.is_lost(health_after + 1)
+    assert plan in ("", question.now)
+    return plan
+
+
+def test_a_plan_is_left_if_it_is_slower_than_the_one_before():
+    assert tried(0.2, 0.25)
+    assert not tried(0.2, 0.205)
+    assert not tried(0.2, 0.15)
+
+
+@pytest.mark.parametrize(
+    "known_too_little",
+    [
+        {"num_before": NUM_BEFORE - 1},
+        {"num_after": NUM_AFTER - 1},
+        {"health_after": 2},
+        {"promised_s": 0.3},  # taken for its copies
+    ],
+)
+def test_and_stays_where_steps_cannot_be_compared_or_were_not_to_be_shorter(known_too_little):
+    assert not tried(0.2, 0.4, **known_too_little)
+
+
+def test_what_another_plan_takes_says_nothing():
+    question = make_question(home_plan())
+    trial = PlanTrial()
+    for step in range(20):
+        trial.stepped(1 + step // 5, 0.1 * (1 + step // 5), 1)
+    trial.begin(question, make_answer(question, PLAN, step_s=0.1, now_step_s=0.2), 1)
+    assert trial.better("another", 4, 1) == ("", "")
