@@ -20,6 +20,7 @@ MODULE = "holdfast.advisor.main"
 LENGTH_BYTES = 4
 MAX_BYTES = 2**28
 END_S = 5.0
+LOWEST_PRIORITY = 19
 _LOG = logging.getLogger(__name__)
 _ENCODER = msgspec.msgpack.Encoder()
 _ANSWER = msgspec.msgpack.Decoder(PlanAnswer)
@@ -69,6 +70,8 @@ class AdvisorProcess:
             stdout=subprocess.PIPE,
             env=environment,
         )
+        with suppress(OSError):  # it ended at once; what it imports takes a second of a processor
+            os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
         self._process = process
         how = "it was not reached"
         try:
