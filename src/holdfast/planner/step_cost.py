@@ -93,6 +93,8 @@ class CostModel:
         size = [unit.boundary_bytes for unit in plan.units]
         self.hops = [_delay(profile.between_nodes, profile.between_nodes, each) for each in size]
         """Of a message behind every unit, between nodes."""
+        self._factors: dict[int, float] = {}
+        """Time per work by tensor degree."""
         self._kinds: dict[Pipe, PipeKind] = {}
         self._equal: dict[tuple[object, ...], PipeKind] = {}
         self._steps: dict[tuple[object, ...], float] = {}
@@ -110,7 +112,9 @@ class CostModel:
     def pace(self, team: TeamKind) -> float:
         """Time per work, relative to one healthy worker alone."""
         tensor, _, slow = team
-        return tensor_factor(self.profile, tensor) * slow
+        if tensor not in self._factors:  # asked for thousands of times in a search
+            self._factors[tensor] = tensor_factor(self.profile, tensor)
+        return self._factors[tensor] * slow
 
     def split(
         self, teams: Sequence[TeamKind], kind: str, num_micro_batches: int
