@@ -69,6 +69,10 @@ def shared_device(folder: Path) -> Iterator[None]:
     subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=MPS_S)
     try:
         yield
+    except BaseException:
+        for log in sorted(folder.glob("*.log")):
+            print(f"{log.name}:", *log.read_text().splitlines()[-15:], sep="\n  ", file=sys.stderr)
+        raise
     finally:
         subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=True, timeout=MPS_S)
         for name in names:

@@ -226,7 +226,7 @@ def main() -> None:
         total_s = sum(measured.get(name, 0.0) for name in ("read_s", "answer_s", "open_s"))
         follow_ms = 1e3 * follow_cost(folder / "live", 2000)
         measured["follow_ms"] = follow_ms
-        rounds, window_s = (12, 0.5) if args.quick else (30, 2.0)
+        rounds, window_s = (20, 0.5) if args.quick else (30, 2.0)
         ratio, band, step_s = cost_of_viewing(folder / "viewed", rounds, window_s)
         width = max(abs(band.high - 1), abs(band.low - 1))
         record_s = cost_of_recording(folder, 500)
