@@ -1,8 +1,11 @@
 """What bench/trace_live.py draws, and what it makes of a run."""
 
+from pathlib import Path
+
 import pytest
 
-from holdfast.observe.events import StepDone
+from holdfast.observe.events import Restored, StepDone
+from holdfast.runtime.faults.kinds import Fault
 
 
 @pytest.fixture
@@ -44,8 +47,42 @@ def test_what_is_away_is_not_struck(trace_live, seed):
             away_until[node] = strike.at_s + scale.away_s
 
 
+def gaps(trace_live, *events):
+    striker = trace_live.Striker(Path(), [], trace_live.FULL)
+    for event in events:
+        striker(event)
+    return striker.gaps
+
+
+def restored(number):
+    return Restored(
+        epoch=2,
+        step=number,
+        shape="",
+        num_workers=1,
+        steps_redone=1,
+        stall_s=1,
+        load_s=1,
+        bytes_by_origin={},
+        file="",
+    )
+
+
 def test_steps_that_are_not_as_they_should_be(trace_live):
-    assert trace_live.count_gaps([step(0), step(1)]) == 0
-    assert trace_live.count_gaps([step(0), step(2)]) == 1
-    assert trace_live.count_gaps([step(0), step(1, tokens=9)]) == 1
-    assert trace_live.count_gaps([step(0), step(1, applied=False)]) == 1
+    assert gaps(trace_live, step(0), step(1)) == 0
+    assert gaps(trace_live, step(0), step(2), step(3)) == 1
+    assert gaps(trace_live, step(0), step(1), step(1)) == 1
+    assert gaps(trace_live, step(0), step(1), restored(1), step(1)) == 0
+    assert gaps(trace_live, step(0), step(1, tokens=9)) == 1
+    assert gaps(trace_live, step(0), step(1, applied=False)) == 1
+
+
+def test_a_restore_is_needless_while_a_replica_was_not_struck(trace_live):
+    kills = [
+        trace_live.Strike(10.0 * node, Fault(kind="SIGKILL", target=f"n{node}.g1"))
+        for node in range(trace_live.REPLICAS)
+    ]
+    assert trace_live.all_struck(trace_live.FULL, kills, 25.0)
+    assert not trace_live.all_struck(trace_live.FULL, kills[:2], 25.0)
+    assert not trace_live.all_struck(trace_live.FULL, kills, 15.0)
+    assert not trace_live.all_struck(trace_live.FULL, kills, 1000.0)

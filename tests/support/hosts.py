@@ -125,6 +125,12 @@ class Host:
     def cure(self) -> None:
         run("ip", "netns", "exec", self._name, "iptables", "-F")
 
+    def drops(self) -> list[str]:
+        """Rules of its kernel by which packets are dropped."""
+        command = ("ip", "netns", "exec", self._name, "iptables", "-S")
+        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return [line for line in found.splitlines() if line.endswith("DROP")]
+
     def shared_memory(self) -> list[str]:
         return os.listdir(f"/proc/{self._first}/root/dev/shm")
 

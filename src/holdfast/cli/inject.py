@@ -15,7 +15,8 @@ def inject(
         str,
         Parameter(
             help="SIGKILL, SIGTERM, SIGSTOP, SIGCONT, SIGINT, SEGFAULT, OS_ABORT, WORKLOAD_EXC, "
-            "LOCK_GIL, GPU_ERROR, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS or PARTITION."
+            "LOCK_GIL, GPU_ERROR, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS, PARTITION or "
+            "HOST_CUT."
         ),
     ],
     /,
@@ -28,7 +29,9 @@ def inject(
     ] = "random",
     duration_s: Annotated[
         float,
-        Parameter(help="Of SIGSTOP, LOCK_GIL, SLOW, SLOW_LINK, PARTITION, in s; 0 = for ever."),
+        Parameter(
+            help="Of SIGSTOP, LOCK_GIL, SLOW, SLOW_LINK, PARTITION, HOST_CUT, in s; 0 = for ever."
+        ),
     ] = 0.0,
     steps: Annotated[int, Parameter(help="Of SLOW, SLOW_LINK, in steps; 0 = not limited.")] = 0,
     factor: Annotated[float, Parameter(help="SLOW, SLOW_LINK: how many times slower.")] = 2.0,

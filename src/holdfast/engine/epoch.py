@@ -41,7 +41,7 @@ from holdfast.engine.warm_up import warm_up
 from holdfast.engine.whole_tensors import whole_tensors
 from holdfast.plan.action_lists import lower
 from holdfast.plan.actions import SHARDING, Action
-from holdfast.plan.exchanges import plan_exchanges
+from holdfast.plan.exchanges import plan_exchanges, slot_adders
 from holdfast.plan.plan import Plan
 from holdfast.plan.units import Box
 
@@ -207,8 +207,9 @@ class EpochBuilder:
         )
 
     def prefetch(self, plan: Plan) -> None:
-        """Work out a plan's actions before they are needed."""
+        """Work out a plan's actions, and who sums what, before other workers wait for it."""
         self._lowered = (plan, self._lower(plan))
+        slot_adders(plan)
 
     def warm_up(self, plan: Plan, state: TensorState) -> None:
         """What a first step takes longer than others is done before other workers wait for it."""

@@ -36,6 +36,12 @@ def test_a_slow_link_is_told_to_all():
         Fault(kind="SIGKILL", steps=3)
 
 
+def test_a_cut_host_is_cut_for_a_while():
+    assert Fault(kind="HOST_CUT", duration_s=5).duration_s == 5
+    with pytest.raises(HoldfastError, match="HOST_CUT with duration_s = 0: a host"):
+        Fault(kind="HOST_CUT")
+
+
 def test_an_unknown_kind():
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"kind": "SIGBLAH"}, Fault)

@@ -39,12 +39,13 @@ from holdfast.runtime.agent.peer_service import PeerService
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess, read_process
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
+from holdfast.runtime.faults.host_cut import HostCut
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
 from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
 from holdfast.runtime.wire.connection import ClientConnection, open_connection
 from holdfast.runtime.wire.frames import BY_AGENT
-from holdfast.runtime.wire.host_messages import Peers, Serving, TermInDoubt
+from holdfast.runtime.wire.host_messages import Peer, Peers, Serving, TermInDoubt
 from holdfast.runtime.wire.messages import (
     Assignment,
     EndNode,
@@ -124,6 +125,8 @@ class Agent:
         self._others: list[Relayed] = []
         self._places: dict[str, ProgressPlace] = {}
         self._away_until = 0.0
+        self._cutting: HostCut | None = None
+        self._peers: dict[str, Peer] = {}
         self._snapshots = AgentSnapshots(
             spec.node,
             spec.assignment,
@@ -155,6 +158,8 @@ class Agent:
         await self._ended.wait()
         for task in tasks:
             task.cancel()
+        if self._cutting is not None:
+            await self._cutting.end()
         await self._finder.close(is_job_over=self._is_job_over)
         self._snapshots.close()
         if self._service is not None:
@@ -268,6 +273,7 @@ class Agent:
                 self._finder.doubted(is_in_doubt)
             case Peers(addresses=addresses):
                 self._finder.learn(addresses)
+                self._peers.update(addresses)
                 self._snapshots.learn(message)
                 for worker in self._workers.values():
                     worker.send_later(message)
@@ -412,6 +418,14 @@ class Agent:
 
     # Faults on purpose.
 
+    def _other_hosts(self) -> list[str]:
+        """Addresses of the job's other hosts, and of the coordinator's."""
+        own = self._spec.serves
+        found = [peer.host for peer in self._peers.values()] if own else []
+        if own and self._connection is not None:
+            found.append(self._connection.address)
+        return [address for address in dict.fromkeys(found) if address != own]
+
     def _inject(self, fault: Fault) -> None:
         loop = asyncio.get_running_loop()
         worker = self._workers.get(fault.target)
@@ -422,6 +436,8 @@ class Agent:
             case "PARTITION":
                 self._away_until = loop.time() + (fault.duration_s or float("inf"))
                 self._hang_up("cut off on purpose")
+            case "HOST_CUT":
+                self._cutting = HostCut(self._other_hosts(), fault.duration_s)
             case _ if fault.hits_all:
                 for each in self._workers.values():
                     each.send(FaultMessage(fault=fault))

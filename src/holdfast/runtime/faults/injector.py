@@ -14,7 +14,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
 from holdfast.runtime.faults.kinds import Fault
 
-OF_NODES = ("NODE_LOSS", "PARTITION")
+OF_NODES = ("NODE_LOSS", "PARTITION", "HOST_CUT")
 
 
 def place_faults(

@@ -27,7 +27,7 @@ INSIDE = (
 """Done by the worker to itself."""
 OF_CHANGES = ("join", "switch", "entered")
 """Phases of a change of plan: a joiner's links are there, a worker goes over, it has gone over."""
-LOSSES = ("NODE_LOSS", "COORDINATOR_LOSS", "PARTITION")
+LOSSES = ("NODE_LOSS", "COORDINATOR_LOSS", "PARTITION", "HOST_CUT")
 
 FaultKind = Literal[
     "SIGKILL",
@@ -46,8 +46,10 @@ FaultKind = Literal[
     "NODE_LOSS",
     "COORDINATOR_LOSS",
     "PARTITION",
+    "HOST_CUT",
 ]
 
+MIN_CUT_S = 0.1
 FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
 
 
@@ -66,7 +68,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     mean_time_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
     """Again and again, at random times with this mean; 0 = once."""
     duration_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
-    """SIGSTOP: continued after it; PARTITION, LOCK_GIL, SLOW, SLOW_LINK: how long; 0 = for ever."""
+    """SIGSTOP: continued after it; PARTITION, LOCK_GIL, SLOW, SLOW_LINK: how long; 0 = for ever.
+    HOST_CUT: how long, at least 0.1.
+    """
     steps: Annotated[int, Meta(ge=0, le=10**9)] = 0
     """SLOW, SLOW_LINK: for so many steps; 0 = not limited by steps."""
     factor: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
@@ -80,6 +84,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         if self.kind == "SLOW_LINK":
             check_link(self.target)
+        if self.kind == "HOST_CUT" and self.duration_s < MIN_CUT_S:
+            raise HoldfastError(
+                f"HOST_CUT with duration_s = {self.duration_s:g}: a host that is cut off can be "
+                f"told nothing any more, so say how long, at least {MIN_CUT_S:g}"
+            )
         if self.steps and self.kind not in ("SLOW", "SLOW_LINK"):
             raise HoldfastError(f"steps = {self.steps} is for SLOW and SLOW_LINK, not {self.kind}")
         if self.phase and self.at_step is None:

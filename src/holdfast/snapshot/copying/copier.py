@@ -221,6 +221,8 @@ class Copier:
         """Drop what is under way and end the thread."""
         self.abandon()
         self._is_stopped = True
+        if self._low_priority:  # it may never be scheduled, and training waits for its end
+            set_idle(self._thread_id, False)
         self._wake.put(None)
         self._thread.join()
         self._mover.close()
