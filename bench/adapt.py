@@ -134,9 +134,10 @@ CASES = (
     ),
     Case(
         "a slow link",
-        (Fault(kind="SLOW_LINK", target="n0.g1>n0.g3", at_step=FAULT_STEP, factor=4.0),),
+        (Fault(kind="SLOW_LINK", target="n0.g1>n0.g3", at_step=FAULT_STEP, factor=1500.0),),
         lost=0,
-        bandwidth_mb_per_s=40.0,
+        bandwidth_mb_per_s=40.0,  # a message takes 0.1 ms, then 150 ms
+        more_steps=16,
     ),
     Case(
         "slow, then dead, then back",

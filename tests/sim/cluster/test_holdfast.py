@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.sim.cluster.events import KILLED
 from holdfast.sim.cluster.health import ClusterDamage, ClusterHealth
-from holdfast.sim.cluster.holdfast import Holdfast, holdfast_careful
+from holdfast.sim.cluster.holdfast import GROUPS_MS, Holdfast, groups_ms, holdfast_careful
 from holdfast.sim.cluster.job import make_job
 from holdfast.sim.cluster.planning import ClusterModel
 from holdfast.sim.cluster.rules import HEALTHY
@@ -72,3 +72,9 @@ def test_the_careful_one_has_the_delays_of_ft_hsdp():
     policy = holdfast_careful(MODEL)
     assert (policy.costs.exit_ms, policy.costs.groups_ms) == (60_000, 120_000)
     assert sum(span for _, span in policy.decide(facts(MODEL.job, lost(0))).stall) > 120_000
+
+
+def test_orders_take_longer_in_a_larger_cluster_and_groups_do_not():
+    assert groups_ms(1) == pytest.approx(GROUPS_MS, abs=1)
+    assert groups_ms(2000) - groups_ms(0) == pytest.approx(650, abs=1)
+    assert Holdfast(MODEL).costs.groups_ms == groups_ms(MODEL.job.nodes)
