@@ -1,7 +1,7 @@
 """Cut this host off from others for a while, as a pulled cable does: packets are dropped by the
 kernel, in both directions, and none is refused.
 
-Only packets from and to the given addresses are; whoever looks after the host still reaches it. A
+Only packets from and to the given addresses are, so that operators still reach the host. A
 shell of its own ends the cut, which lives on when the agent is killed: a host that stays cut would
 be of no use to any job. It needs root and iptables.
 """
