@@ -27,8 +27,6 @@ def tried(
     for seconds in [9.9, *num_after * [after_s]]:  # the first of a plan takes longer
         trial.stepped(2, seconds, health_after)
     plan, _ = trial.better(answer.plan, epoch=2, health_epoch=health_after)
-    assert trial.is_lost(health_after) == bool(plan)
-    assert not trial.is_lost(health_after + 1)
     assert plan in ("", question.now)
     return plan
 

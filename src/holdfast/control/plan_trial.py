@@ -1,9 +1,8 @@
 """Does a plan keep what was promised of it?
 
 A model is not exact: a plan that should have been faster may turn out slower than the one before
-it. Steps of both are compared, all of them taken with the same health; then the plan before is
-wanted again, and for as long as health stays what it is the planner is not asked: it would give the
-same answer. Where there were too few steps to compare with, the plan stays.
+it. Steps of both are compared, all of them taken with the same health; then the plan before is the
+better one. Where there were too few steps to compare with, the plan stays.
 
 A plan that was taken for its copies of the state, though slower, is on no trial.
 """
@@ -33,7 +32,6 @@ class _Trial(msgspec.Struct, frozen=True):
 class PlanTrial:
     def __init__(self) -> None:
         self._trial: _Trial | None = None
-        self._lost_epoch: int | None = None
         self._epoch = self._health_epoch = 0
         self._before_s = 0.0
         """Of the epoch before this one; 0: there is nothing to compare with."""
@@ -57,10 +55,6 @@ class PlanTrial:
         self._epoch, self._health_epoch = epoch, health_epoch
         self._steps_s.append(seconds)
 
-    def is_lost(self, health_epoch: int) -> bool:
-        """Was a plan for this health found to be slower than the one before it?"""
-        return self._lost_epoch == health_epoch
-
     def better(self, now: str, epoch: int, health_epoch: int) -> tuple[str, str]:
         """The plan to go back to, and why; empty: there is none. `now`: the plan in force."""
         trial = self._trial
@@ -72,7 +66,6 @@ class PlanTrial:
         is_same = trial.health_epoch == health_epoch == self._health_epoch
         if not is_same or not self._before_s or pace_s <= self._before_s * (1 + MAX_LOSS):
             return "", ""
-        self._lost_epoch = health_epoch
         return trial.before, (
             f"the plan in force was to take {trial.promised_s:.3g} s a step and takes "
             f"{pace_s:.3g} s, the one before it took {self._before_s:.3g} s"

@@ -12,7 +12,8 @@ goes on with the plan in force.
     valid      an answer to the last question, if health and the plan in force are still those of
                the question
     entered    as any planned change, if it is worth it (`plan_worth.py`)
-    left       if its steps then take longer than those of the plan before it (`plan_trial.py`)
+    left       if its steps then take longer than those of the plan before it (`plan_trial.py`);
+               the planner would answer the same again, so it is asked when something has changed
 
 Where the planner does not answer, the job's own plan is wanted again once all its workers are
 there.
@@ -74,6 +75,8 @@ class Replanner:
         """Questions without an answer, one after the other."""
         self._drifted_ms = self._num_drifts = 0
         self._trial = PlanTrial()
+        self._left_at: tuple[int, int] | None = None
+        """The situation in which a plan was left again."""
 
     # What happens
 
@@ -131,6 +134,7 @@ class Replanner:
         text, reason = self._trial.better(format_plan(now), number, self.history.epoch)
         if not text or why_not_entered(now, before := parse_plan(text), available):
             return False
+        self._left_at = (self.history.epoch, self._num_drifts)
         self._want(before, reason)
         return True
 
@@ -192,7 +196,7 @@ class Replanner:
         prepare_s = history.prepare_s(joins=_has_idle(now, available))
         paid_s = price_s(prepare_s, history.stall_s, comes_back=bool(returns))
         is_worth_it = is_worth_asking(lasting_s, paid_s, self._settings.lasts)
-        if not is_worth_it or self._trial.is_lost(history.epoch):
+        if not is_worth_it or self._left_at == (history.epoch, self._num_drifts):
             return
         stage = int(log2(max(1.0, lasting_s)))
         key = (history.epoch, state.journal.home_at, stage, self._num_drifts)
