@@ -267,10 +267,15 @@ def test_a_slow_worker_is_a_reason_to_ask_and_a_waver_is_not_another():
     job = begun()
     job.take(WorkerSlow("n0.g0", 2.01))
     (question,) = questions(job)
-    assert question.health.slow == (("n0.g0", 2.0),)
+    assert question.health.slow == (("n0.g0", 2.01),)
     job.take(PlanAnswered(make_answer(question, HOME, step_s=0.2)))
-    job.take(WorkerSlow("n0.g0", 2.04))
+    for factor in (2.06, 1.94, 2.14):
+        job.take(WorkerSlow("n0.g0", factor))
+        job.tick(1000)
     assert len(questions(job)) == 1
+    job.take(WorkerSlow("n0.g0", 2.3))
+    assert len(questions(job)) == 2
+    assert questions(job)[1].health.slow == (("n0.g0", 2.3),)
     job.take(WorkerSlow("n0.g0", 1.0))
     assert wanted(job) == []
 

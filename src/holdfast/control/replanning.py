@@ -20,7 +20,7 @@ there.
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, log2
+from math import isfinite, log, log2
 
 import msgspec
 
@@ -52,6 +52,8 @@ from holdfast.planner.health import Health, seen_from
 
 MAX_FAILED = 3
 """Questions without an answer, after which only a new situation is asked about."""
+WAVER = 0.08
+"""Between two verdicts on a slow worker: less is no change of health."""
 DRIFT_MS = 10_000
 """Between two questions because steps take another time; twice as long with each of them."""
 
@@ -74,6 +76,8 @@ class Replanner:
         self._num_failed = 0
         """Questions without an answer, one after the other."""
         self._drifted_ms = self._num_drifts = 0
+        self._known_slow: dict[str, float] = {}
+        """As it counts: see `_slow`."""
         self._trial = PlanTrial()
         self._left_at: tuple[int, int] | None = None
         """The situation in which a plan was left again."""
@@ -140,8 +144,13 @@ class Replanner:
 
     def _slow(self, available: Sequence[str]) -> tuple[tuple[str, float], ...]:
         """Small differences are none: a verdict that wavers is not a change of health."""
-        slow = self._state.slow
-        return tuple((name, round(slow[name], 1)) for name in available if slow.get(name, 1) > 1)
+        before, found = self._known_slow, {n: self._state.slow.get(n, 1.0) for n in available}
+        self._known_slow = {
+            name: before[name] if _is_waver(before.get(name, 1.0), factor) else round(factor, 2)
+            for name, factor in found.items()
+            if factor > 1
+        }
+        return tuple(self._known_slow.items())
 
     def _is_calm(self, available: Sequence[str]) -> bool:
         """Is nothing under way, and nothing to be done without the planner?"""
@@ -325,6 +334,10 @@ class Replanner:
         at_step = journal.home_at if is_home else 0
         state.record(Wanted(format_plan(plan), reason, at_step, not is_home))
         state.decided(f"another plan is wanted: {reason}")
+
+
+def _is_waver(known: float, factor: float) -> bool:
+    return known > 1 and abs(log(factor / known)) < WAVER
 
 
 def _has_idle(now: Plan, available: Sequence[str]) -> bool:
