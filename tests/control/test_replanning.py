@@ -23,6 +23,7 @@ from holdfast.control.plan_question import PlanAnswer, PlanQuestion
 from holdfast.control.settings import ReplanSettings
 from holdfast.control.worker_reports import ChangeReport, StepReport, StepTimes
 from holdfast.plan.plan import Plan
+from holdfast.plan.profile import Link, Profile
 from holdfast.plan.text import parse_plan
 from support.control_jobs import Job, outcome
 from support.plan_questions import home_plan, make_answer
@@ -308,6 +309,18 @@ def test_steps_that_take_another_time_are_a_reason_to_ask_and_seldom():
     for answer in answers:
         job.take(PlanAnswered(answer))
     assert wanted(job) == []
+
+
+def test_a_slow_link_is_a_reason_where_steps_are_only_a_little_slower():
+    for links, num_asked in (({}, 0), ({"n0.g0>n0.g2": Link(0.1, 0.0)}, 1)):
+        job = begun()
+        job.now_ms = 60_000
+        for step in range(1, 40):
+            do_step(job, step, 0.1 if step < 20 else 0.11)
+            job.coordinator._state.profile = Profile(links=links)
+            job.tick(100)
+        assert len(questions(job)) == num_asked
+    assert "slow links: n0.g0>n0.g2" in questions(job)[0].reason
 
 
 def test_a_stop_ends_all_questions():

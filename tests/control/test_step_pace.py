@@ -34,3 +34,11 @@ def test_drift_needs_a_whole_window_and_is_over_once_it_is_known():
 def test_noise_is_no_drift():
     pace = paced(*[1.0, 1.15, 0.9] * NUM_RECENT)
     assert not pace.has_drifted
+
+
+def test_a_little_slower_counts_where_the_reason_is_known():
+    pace = paced(*[1.0] * (NUM_RECENT + 1))
+    paced(*[1.1] * NUM_RECENT, pace=pace)
+    assert pace.is_slower
+    assert not pace.has_drifted
+    assert not paced(*[0.8] * NUM_RECENT, pace=pace).is_slower

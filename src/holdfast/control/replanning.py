@@ -185,12 +185,13 @@ class Replanner:
 
     def _drift(self) -> str:
         """Said seldom: the pace of a machine may go up and down."""
+        links = ", ".join(self._state.profile.links)
         is_due = self._state.now_ms - self._drifted_ms >= DRIFT_MS * 2**self._num_drifts
-        if not self.pace.has_drifted or not is_due:
+        is_another = self.pace.has_drifted or (bool(links) and self.pace.is_slower)
+        if not is_another or not is_due:
             return ""
         self._drifted_ms = self._state.now_ms
         self._num_drifts += 1
-        links = ", ".join(self._state.profile.links)
         return "steps take another time than they did" + (f"; slow links: {links}" * bool(links))
 
     def _ask_if_useful(

@@ -12,7 +12,9 @@ NUM_NEEDED = 3
 """Steps before anything is said of an epoch; its first one is left out, as it makes things that are
 kept."""
 DRIFT = 1.2
-"""A pace that differs by this factor is another one."""
+"""A pace that differs by this factor is another one ..."""
+SLOWER = 1.05
+"""... or one that is slower by this, if it is known what has become slow."""
 
 
 class StepPace:
@@ -45,8 +47,17 @@ class StepPace:
     @property
     def has_drifted(self) -> bool:
         """Over a whole window of steps."""
+        return abs(self._drift) > log(DRIFT)
+
+    @property
+    def is_slower(self) -> bool:
+        """By so much that a reason for it counts; over a whole window of steps."""
+        return self._drift > log(SLOWER)
+
+    @property
+    def _drift(self) -> float:
         is_full = len(self._recent) == NUM_RECENT and self._known_s > 0 and self.seconds > 0
-        return is_full and abs(log(self.seconds / self._known_s)) > log(DRIFT)
+        return log(self.seconds / self._known_s) if is_full else 0.0
 
     def thought_about(self) -> None:
         """From now on this pace is what is known."""
