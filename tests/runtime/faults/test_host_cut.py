@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 
+import psutil
 import pytest
 
 from holdfast.runtime.faults import host_cut
@@ -29,16 +31,56 @@ def test_what_a_cut_needs(monkeypatch, user, program, why):
     assert bool(why_not_cut(["10.0.0.1"])) == bool(why)
 
 
-def test_a_cut_that_is_ended_leaves_no_shell(monkeypatch):
-    """And its rules are taken back: they are its own end's to undo."""
-    monkeypatch.setattr(host_cut, "why_not_cut", lambda addresses: "")
-    monkeypatch.setattr(host_cut, "_SCRIPT", "trap 'exit 0' TERM; sleep 600 & wait")
+@pytest.fixture
+def rules(tmp_path, monkeypatch):
+    """A file with all that iptables was told; the kernel's rules stay as they are."""
+    told = tmp_path / "told"
+    for name in ("iptables", "ip6tables"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@" >> {told}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(host_cut.os, "geteuid", lambda: 0)
+    return told
 
+
+def rules_of(told, *, added: bool) -> list[str]:
+    mark = "-I" if added else "-D"
+    return [
+        line.replace(f" {mark} ", " ") for line in told.read_text().splitlines() if mark in line
+    ]
+
+
+def test_a_cut_ends_by_itself(rules):
+    async def cut() -> None:
+        await HostCut(["10.0.0.1", "fe80::1"], 0.1)._task
+
+    asyncio.run(cut())
+    assert len(rules_of(rules, added=True)) == 4
+    assert rules_of(rules, added=True) == rules_of(rules, added=False)
+    assert "ip6tables -w -I INPUT -s fe80::1 -j DROP" in rules.read_text()
+
+
+def test_a_cut_that_is_ended_undoes_its_rules_and_leaves_no_process(rules):
+    async def cut() -> None:
+        begun = HostCut(["10.0.0.1"], 600.0)
+        while not rules.exists() or len(rules_of(rules, added=True)) < 2:
+            await asyncio.sleep(0.01)
+        await begun.end()
+
+    asyncio.run(cut())
+    assert rules_of(rules, added=True) == rules_of(rules, added=False)
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "600"]
+    ]
+
+
+def test_a_cut_that_is_ended_at_once(rules):
     async def cut() -> None:
         begun = HostCut(["10.0.0.1"], 600.0)
         await asyncio.sleep(0)
         await begun.end()
-        assert begun._shell is not None
-        assert begun._shell.returncode is not None
 
     asyncio.run(cut())
+    if rules.exists():
+        assert set(rules_of(rules, added=True)) <= set(rules_of(rules, added=False))

@@ -10,9 +10,12 @@ import asyncio
 import logging
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 
+AGAIN_S = 0.2
 _LOG = logging.getLogger(__name__)
 _SCRIPT = """
 rules() {
@@ -22,11 +25,10 @@ rules() {
         $table -w "$1" OUTPUT -d "$address" -j DROP
     done
 }
-trap 'rules -D' EXIT
+trap 'trap "" TERM INT HUP; rules -D' EXIT
 trap 'exit 0' TERM INT HUP
 rules -I || exit 1
-sleep "$DURATION_S" &
-wait
+sleep "$DURATION_S"
 """
 
 
@@ -63,7 +65,7 @@ class HostCut:
         )
         self._shell = shell
         if self._is_ended:
-            shell.terminate()
+            self._terminate()
         _LOG.warning("this host is cut off from %s for %g s", names, self._duration_s)
         _, said = await shell.communicate()
         line = (said.decode(errors="replace").splitlines() or ["no more is known"])[-1]
@@ -73,6 +75,12 @@ class HostCut:
     async def end(self) -> None:
         """Sooner than it would by itself."""
         self._is_ended = True
+        while not self._task.done():  # a process that is just being forked misses a signal
+            self._terminate()
+            await asyncio.wait({self._task}, timeout=AGAIN_S)
+
+    def _terminate(self) -> None:
+        """The shell, and what it waits for: only then it goes on, and undoes its rules."""
         if self._shell is not None and self._shell.returncode is None:
-            self._shell.terminate()
-        await self._task
+            with suppress(ProcessLookupError):
+                os.killpg(self._shell.pid, signal.SIGTERM)
