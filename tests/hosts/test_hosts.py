@@ -101,14 +101,13 @@ def test_a_host_is_cut_off_and_comes_back_by_itself(hosts, tmp_path, undisturbed
     assert happened(shared, "PlanChanged")  # it trains again
 
 
-def test_the_same_as_a_fault_of_the_job_file(hosts, tmp_path, undisturbed) -> None:
+def test_a_host_is_cut_off_by_a_fault_of_the_job_file(hosts, tmp_path, undisturbed) -> None:
     shared = tmp_path / "shared"
-    fault = '[[faults]]\nkind = "HOST_CUT"\ntarget = "n2"\nat_step = 10\nduration_s = 8\n'
-    launcher, agents = start_job(hosts, write_job(tmp_path, fault, unit_ms=30), shared)
+    fault = '[[faults]]\nkind = "HOST_CUT"\ntarget = "n2"\nat_step = 10\nduration_s = 20\n'
+    launcher, agents = start_job(hosts, write_job(tmp_path, fault), shared)
     wait_for(lambda: any(host.drops() for host in hosts), "a cut")
     wait_for(lambda: happened(shared, "WorkerLost"), "a verdict")
     assert_equal(finish(launcher, agents, shared), undisturbed)
-    assert happened(shared, "PlanChanged")  # it trains again
     assert [host.drops() for host in hosts] == [[]] * 4
 
 
