@@ -1,8 +1,8 @@
 """The advisor process: questions on standard input, answers on standard output.
 
 Each message is its length in four bytes and as many bytes of MessagePack. The process is started
-once, kept for the life of its coordinator, and ends with its input. It has the lowest priority:
-training does not notice that it searches.
+once, kept for the life of its coordinator, and ends with its input. Its coordinator gives it the
+lowest priority: training does not notice that it searches.
 
 A question is answered by the last decision that was there when its time was up; the first one in
 any case. A newer question is taken before an older one.
@@ -88,7 +88,6 @@ def write_answer(target: BinaryIO, answer: PlanAnswer) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # of a terminal: the job decides what they mean
-    os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever its coordinator's is
     questions = Questions(sys.stdin.buffer)
     while True:
         write_answer(sys.stdout.buffer, best_answer(questions.next()))

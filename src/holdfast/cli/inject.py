@@ -30,7 +30,8 @@ def inject(
     duration_s: Annotated[
         float,
         Parameter(
-            help="Of SIGSTOP, LOCK_GIL, SLOW, SLOW_LINK, PARTITION, HOST_CUT, in s; 0 = for ever."
+            help="Of SIGSTOP, LOCK_GIL, SLOW, SLOW_LINK, PARTITION, in s; 0 = for ever. HOST_CUT "
+            "needs one."
         ),
     ] = 0.0,
     steps: Annotated[int, Parameter(help="Of SLOW, SLOW_LINK, in steps; 0 = not limited.")] = 0,

@@ -25,10 +25,10 @@ CARD = SystemCard(
 )
 
 
-GROUPS_MS = 1_300
-"""Measured, from a fault to the next step less the work that is done again: groups with a lost
-member are broken off, and made anew without it (bench/gpu_fault.py, H200, NCCL: at most 1.24 s in
-steps of 0.1 to 0.7 s). Groups without it live on, so this does not grow with the cluster.
+GROUPS_MS = 850
+"""Measured, from a fault to the next step, less a step and the work that is done again: groups with
+a lost member are broken off, and made anew without it (bench/gpu_fault.py, H200, NCCL: at most
+0.84 s). Groups without it live on, so this does not grow with the cluster.
 """
 ORDER_MS_PER_NODE = 0.325
 """Measured with 2,000 agents, from a death to the last one's order (bench/control.py: 0.65 s, of
@@ -52,7 +52,7 @@ def holdfast_costs(model: ClusterModel) -> RecoveryConstants:
         join_ms=SPARE_START_MS + 30_000,
         save_share=0.01,
         source="exit 0.3 s and slow 5 steps (goals), hang: the progress watch itself; planning 1 s "
-        "(goal for 16,384 devices); groups 1.3 s, as measured on one node, and 0.325 ms for every "
+        "(goal for 16,384 devices); groups 0.85 s, as measured on one node, and 0.325 ms for every "
         "node's order, as measured with 2,000, or the planner's estimate; "
         "spare node 120 s, then 30 s to catch up (assumed); saving 1 % (limit of the snapshotter)",
     )
