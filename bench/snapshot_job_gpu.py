@@ -4,8 +4,9 @@ A job of one worker trains a Llama of 1.1 billion parameters in mixed precision,
 its masters and moments (13 GB) after every step, copied beside its computations, with the job's
 usual limit on their cost (`snapshot.max_cost`). It takes turns with the same job without snapshots,
 both started by `holdfast run`. Then the same with two workers, the stages of a pipeline over NCCL,
-their copies placed in bubbles and beside computations. The two share the device: under MPS, since
-otherwise one of them does not compute while the other one copies.
+their copies placed in bubbles and beside computations, with half of the blocks (7 GB): two workers
+need three versions, and room for those of two plans, in half of the host's memory. The two share
+the device: under MPS, since otherwise one of them does not compute while the other one copies.
 
 Goals, for both: the upper bound of the median time of a step at most 1.01 of none, plus the A/A
 band; and a version of every step: the limit on the cost has not made them rarer. Printed beside it:
@@ -31,7 +32,7 @@ import torch
 from _common import Goal, compare, finish, parse_args, print_table
 from _plain_llama import Work
 from _turns import Turn, contenders, in_turns, start_job, wait_until_ready
-from gpu_speed import MICRO_BATCHES, SEQ_LEN, SHAPES, make_config
+from gpu_speed import MICRO_BATCHES, SEQ_LEN, SHAPES, make_config, num_parameters
 from holdfast.observe.run_directory import METRICS
 from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.snapshot.beside import NUM_TRIALS
@@ -66,16 +67,18 @@ def shared_device(folder: Path) -> Iterator[None]:
     """Processes that start in it compute on the device at the same time (MPS)."""
     names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
     os.environ.update(dict.fromkeys(names, str(folder)))
+    # With the 32 that a worker asks for by itself, a fourth process gets no context under MPS.
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "16"
     subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=MPS_S)
     try:
         yield
     except BaseException:
-        for log in sorted(folder.glob("*.log")):
+        for log in sorted([*folder.glob("*.log"), *folder.glob("run-*/logs/*.log")]):
             print(f"{log.name}:", *log.read_text().splitlines()[-15:], sep="\n  ", file=sys.stderr)
         raise
     finally:
         subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=True, timeout=MPS_S)
-        for name in names:
+        for name in (*names, "CUDA_DEVICE_MAX_CONNECTIONS"):
             del os.environ[name]
 
 
@@ -124,12 +127,21 @@ def judge(work: Work, stages: int, rounds: int) -> tuple[list[Goal], dict[str, A
         "steps to start": started * BLOCK,
     }
     workers = "one worker" if stages == 1 else f"{stages} stages"
-    print_table(f"A snapshot of every step of a job, 1.1 billion parameters, {workers}", [row])
+    billions = num_parameters(work.shape) / 1e9
+    title = f"A snapshot of every step of a job, {billions:.1f} billion parameters, {workers}"
+    print_table(title, [row])
     goals = [
         Goal(f"{workers}: step time / none", ratio.high, 1.01 + width),
         Goal(f"{workers}: versions a step", len(copied) / max(1, len(lines)), 0.99, at_most=False),
     ]
     return goals, row
+
+
+def make_work(stages: int) -> Work:
+    shape = SHAPES["1.1B"]
+    if stages > 1:
+        shape = msgspec.structs.replace(shape, num_layers=shape.num_layers // 2)
+    return Work(shape, SEQ_LEN, 2, MICRO_BATCHES, is_mixed=True, block=BLOCK)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,11 +155,10 @@ def main() -> None:
         print("torch finds no GPU here: nothing was measured")
         return
     rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
-    work = Work(SHAPES["1.1B"], SEQ_LEN, 2, MICRO_BATCHES, is_mixed=True, block=BLOCK)
     goals: list[Goal] = []
     rows: dict[str, Any] = {}
     for stages in args.stages or ([1] if args.quick else [1, 2]):
-        more, rows[str(stages)] = judge(work, stages, rounds)
+        more, rows[str(stages)] = judge(make_work(stages), stages, rounds)
         goals += more
     finish(goals, args.json, {"rows": rows})
 
