@@ -1,6 +1,7 @@
 """The coordinator's part for hosts: one term at a time, and nothing decided without it."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -18,7 +19,7 @@ from holdfast.runtime.rendezvous.rendezvous import (
     newest_coordinator,
     open_rendezvous,
 )
-from holdfast.runtime.wire.host_messages import TermInDoubt
+from holdfast.runtime.wire.host_messages import Peer, Peers, Serving, TermInDoubt
 
 ADDRESS = ("127.0.0.1", 4711)
 WAIT_S = 20.0
@@ -51,6 +52,39 @@ class Listening(Dispatch):
 
     def to_all(self, message) -> None:
         self.told.put_nowait(message)
+
+
+class OneAgent:
+    """(ServerConnection) What an agent is told."""
+
+    def __init__(self) -> None:
+        self.knows: dict[str, Peer] = {}
+
+    def send(self, message) -> int:
+        if isinstance(message, Peers):
+            self.knows.update(message.addresses)
+        return 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_agents_learn_of_each_other_in_whatever_order_they_come(spec, seed) -> None:
+    """Each says where it is, then what it has; what others say may come in between."""
+    names = ["n0", "n1", "n2", "n3"]
+    steps = [*names, *names]
+    random.Random(seed).shuffle(steps)
+    hosts, dispatch = JobHosts(spec(), ADDRESS), Dispatch()
+    hosts._dispatch = dispatch
+    agents = {name: OneAgent() for name in names}
+    said: set[str] = set()
+    for name in steps:
+        if name not in said:
+            said.add(name)
+            hosts.introduce(Serving(node=name, peer=Peer(host=name, port=1)))
+        else:
+            dispatch.connect(name, agents[name])
+            hosts.tell_all(agents[name])
+    assert [sorted(agent.knows) for agent in agents.values()] == [names] * 4
+    hosts.close()
 
 
 async def until_it_ends(hosts: JobHosts, meanwhile) -> list[Exception | None]:

@@ -201,10 +201,15 @@ class JobHosts:
         if not num_missing:
             self._has_gathered.set()
 
-    def introduce(self, connection: ServerConnection, serving: Serving) -> None:
+    def introduce(self, serving: Serving) -> None:
         """Agents learn where the others are before any order makes them look for each other."""
-        self._dispatch.to_all(Peers(addresses={serving.node: serving.peer}))
         self._peers[serving.node] = serving
+        self._dispatch.to_all(Peers(addresses={serving.node: serving.peer}))
+
+    def tell_all(self, connection: ServerConnection) -> None:
+        """To an agent that is connected, and not as soon as it has said where it is itself: of one
+        that comes in between it would never be told.
+        """
         connection.send(Peers(addresses={node: s.peer for node, s in self._peers.items()}))
         if self._is_in_doubt:
             connection.send(TermInDoubt(is_in_doubt=True))

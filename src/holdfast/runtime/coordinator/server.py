@@ -322,7 +322,7 @@ class CoordinatorServer:
             self._hosts.heard(connection.name)
         match message:
             case Serving() if self._hosts is not None:
-                self._hosts.introduce(connection, message)
+                self._hosts.introduce(message)
             case NodeConnected():
                 self._on_connected(connection, message)
             case WorkerStarted() | Beat() | NodeHolds() | Copied():
@@ -339,6 +339,7 @@ class CoordinatorServer:
         self._dispatch.connect(state.node, connection)
         if self._hosts is not None:
             self._hosts.joining.connected(state.node)
+            self._hosts.tell_all(connection)
         self._take(state)
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 

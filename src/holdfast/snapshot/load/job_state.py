@@ -55,7 +55,8 @@ def load_snapshot(
                 wants_of(slices), memories, root, here=node, accept=lambda held: held == version
             )
         except HoldfastError as error:
-            raise CannotRestore(version, str(error)) from None
+            read = ", ".join(memory.node for memory in memories) or "no node"
+            raise CannotRestore(version, f"{error}; the memory of {read} was looked at") from None
         return _loaded(found)
 
 
