@@ -111,6 +111,20 @@ def test_a_host_is_cut_off_by_a_fault_of_the_job_file(hosts, tmp_path, undisturb
     assert [host.drops() for host in hosts] == [[]] * 4
 
 
+def test_a_host_is_slow_by_a_fault_of_the_job_file(hosts, tmp_path, undisturbed) -> None:
+    """A hundredth of an ordinary network: it is waited for, and not given up."""
+    shared = tmp_path / "shared"
+    fault = (
+        '[[faults]]\nkind = "HOST_SLOW"\ntarget = "n2"\nat_step = 10\nduration_s = 10\n'
+        "rate_mbit = 10\n"
+    )
+    launcher, agents = start_job(hosts, write_job(tmp_path, fault), shared)
+    wait_for(lambda: any(host.is_slow() for host in hosts), "a slow host")
+    assert_equal(finish(launcher, agents, shared), undisturbed)
+    assert happened(shared, "WorkerLost") == []
+    assert not any(host.is_slow() for host in hosts)
+
+
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory) -> Outcome:
     """With stages instead of replicas: every host has state that no other one trains with."""

@@ -131,6 +131,11 @@ class Host:
         found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         return [line for line in found.splitlines() if line.endswith("DROP")]
 
+    def is_slow(self) -> bool:
+        """Its kernel limits what it sends."""
+        command = ("ip", "netns", "exec", self._name, "tc", "qdisc", "show", "dev", "eth0")
+        return "tbf" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
     def shared_memory(self) -> list[str]:
         return os.listdir(f"/proc/{self._first}/root/dev/shm")
 

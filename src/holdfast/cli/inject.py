@@ -15,8 +15,8 @@ def inject(
         str,
         Parameter(
             help="SIGKILL, SIGTERM, SIGSTOP, SIGCONT, SIGINT, SEGFAULT, OS_ABORT, WORKLOAD_EXC, "
-            "LOCK_GIL, GPU_ERROR, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS, PARTITION or "
-            "HOST_CUT."
+            "LOCK_GIL, GPU_ERROR, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS, PARTITION, "
+            "HOST_CUT or HOST_SLOW."
         ),
     ],
     /,
@@ -31,14 +31,23 @@ def inject(
         float,
         Parameter(
             help="Of SIGSTOP, LOCK_GIL, SLOW, SLOW_LINK, PARTITION, in s; 0 = for ever. HOST_CUT "
-            "needs one."
+            "and HOST_SLOW need one."
         ),
     ] = 0.0,
     steps: Annotated[int, Parameter(help="Of SLOW, SLOW_LINK, in steps; 0 = not limited.")] = 0,
     factor: Annotated[float, Parameter(help="SLOW, SLOW_LINK: how many times slower.")] = 2.0,
+    rate_mbit: Annotated[
+        float, Parameter(help="HOST_SLOW: what the host sends, at most so much in a second.")
+    ] = 0.0,
 ) -> None:
     """Do something bad to a running job, and see that it goes on."""
     from holdfast.cli.run_control import inject_fault
 
-    given = {"target": target, "duration_s": duration_s, "steps": steps, "factor": factor}
+    given = {
+        "target": target,
+        "duration_s": duration_s,
+        "steps": steps,
+        "factor": factor,
+        "rate_mbit": rate_mbit,
+    }
     print(inject_fault(run_dir, fault, given))

@@ -2,11 +2,11 @@ import msgspec
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.faults.kinds import FAULT_KINDS, INSIDE, LOSSES, SIGNALS, Fault
+from holdfast.runtime.faults.kinds import FAULT_KINDS, INSIDE, OF_NODES, SIGNALS, Fault
 
 
 def test_every_kind_has_its_place():
-    assert sorted(FAULT_KINDS) == sorted((*SIGNALS, *INSIDE, *LOSSES))
+    assert sorted(FAULT_KINDS) == sorted((*SIGNALS, *INSIDE, *OF_NODES, "COORDINATOR_LOSS"))
 
 
 def test_who_has_to_do_it():
@@ -40,6 +40,14 @@ def test_a_cut_host_is_cut_for_a_while():
     assert Fault(kind="HOST_CUT", duration_s=5).duration_s == 5
     with pytest.raises(HoldfastError, match="HOST_CUT with duration_s = 0: a host"):
         Fault(kind="HOST_CUT")
+
+
+def test_a_slow_host_has_a_rate():
+    assert Fault(kind="HOST_SLOW", duration_s=5, rate_mbit=10).rate_mbit == 10
+    with pytest.raises(HoldfastError, match="HOST_SLOW with rate_mbit = 0: HOST_SLOW needs a rate"):
+        Fault(kind="HOST_SLOW", duration_s=5)
+    with pytest.raises(HoldfastError, match="SIGKILL with rate_mbit = 10"):
+        Fault(kind="SIGKILL", rate_mbit=10)
 
 
 def test_an_unknown_kind():

@@ -39,7 +39,7 @@ from holdfast.runtime.agent.peer_service import PeerService
 from holdfast.runtime.agent.snapshots import AgentSnapshots
 from holdfast.runtime.agent.workers import WorkerProcess, read_process
 from holdfast.runtime.coordinator.order_deltas import OrderUnpacker
-from holdfast.runtime.faults.host_cut import HostCut
+from holdfast.runtime.faults.host_network import HostTrouble
 from holdfast.runtime.faults.kinds import SIGNALS, Fault
 from holdfast.runtime.launch.exit_status import describe_exit
 from holdfast.runtime.launch.fork_server import Exited, Forked, Forker, ForkServerGone
@@ -125,7 +125,7 @@ class Agent:
         self._others: list[Relayed] = []
         self._places: dict[str, ProgressPlace] = {}
         self._away_until = 0.0
-        self._cutting: HostCut | None = None
+        self._troubles: list[HostTrouble] = []
         self._peers: dict[str, Peer] = {}
         self._snapshots = AgentSnapshots(
             spec.node,
@@ -158,8 +158,8 @@ class Agent:
         await self._ended.wait()
         for task in tasks:
             task.cancel()
-        if self._cutting is not None:
-            await self._cutting.end()
+        for trouble in self._troubles:
+            await trouble.end()
         await self._finder.close(is_job_over=self._is_job_over)
         self._snapshots.close()
         if self._service is not None:
@@ -436,8 +436,8 @@ class Agent:
             case "PARTITION":
                 self._away_until = loop.time() + (fault.duration_s or float("inf"))
                 self._hang_up("cut off on purpose")
-            case "HOST_CUT":
-                self._cutting = HostCut(self._other_hosts(), fault.duration_s)
+            case "HOST_CUT" | "HOST_SLOW":
+                self._troubles.append(HostTrouble(fault, self._other_hosts()))
             case _ if fault.hits_all:
                 for each in self._workers.values():
                     each.send(FaultMessage(fault=fault))

@@ -12,9 +12,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Plan
 from holdfast.plan.workers import node_of
-from holdfast.runtime.faults.kinds import Fault
-
-OF_NODES = ("NODE_LOSS", "PARTITION", "HOST_CUT")
+from holdfast.runtime.faults.kinds import OF_NODES, Fault
 
 
 def place_faults(

@@ -27,7 +27,7 @@ INSIDE = (
 """Done by the worker to itself."""
 OF_CHANGES = ("join", "switch", "entered")
 """Phases of a change of plan: a joiner's links are there, a worker goes over, it has gone over."""
-LOSSES = ("NODE_LOSS", "COORDINATOR_LOSS", "PARTITION", "HOST_CUT")
+OF_NODES = ("NODE_LOSS", "PARTITION", "HOST_CUT", "HOST_SLOW")
 
 FaultKind = Literal[
     "SIGKILL",
@@ -47,9 +47,10 @@ FaultKind = Literal[
     "COORDINATOR_LOSS",
     "PARTITION",
     "HOST_CUT",
+    "HOST_SLOW",
 ]
 
-MIN_CUT_S = 0.1
+MIN_TROUBLE_S = 0.1
 FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
 
 
@@ -69,12 +70,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Again and again, at random times with this mean; 0 = once."""
     duration_s: Annotated[float, Meta(ge=0, le=10**9)] = 0.0
     """SIGSTOP: continued after it; PARTITION, LOCK_GIL, SLOW, SLOW_LINK: how long; 0 = for ever.
-    HOST_CUT: how long, at least 0.1.
+    HOST_CUT, HOST_SLOW: how long, at least 0.1.
     """
     steps: Annotated[int, Meta(ge=0, le=10**9)] = 0
     """SLOW, SLOW_LINK: for so many steps; 0 = not limited by steps."""
     factor: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
     """SLOW, SLOW_LINK: how many times slower."""
+    rate_mbit: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """HOST_SLOW: what the host sends to others, at most so much in a second."""
 
     def __post_init__(self) -> None:
         if self.at_step is not None and self.mean_time_s:
@@ -84,10 +87,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         if self.kind == "SLOW_LINK":
             check_link(self.target)
-        if self.kind == "HOST_CUT" and self.duration_s < MIN_CUT_S:
+        if self.kind in ("HOST_CUT", "HOST_SLOW") and self.duration_s < MIN_TROUBLE_S:
             raise HoldfastError(
-                f"HOST_CUT with duration_s = {self.duration_s:g}: a host that is cut off can be "
-                f"told nothing any more, so say how long, at least {MIN_CUT_S:g}"
+                f"{self.kind} with duration_s = {self.duration_s:g}: a host that is cut off can be "
+                f"told nothing any more, so say how long, at least {MIN_TROUBLE_S:g}"
+            )
+        if bool(self.rate_mbit) != (self.kind == "HOST_SLOW"):
+            raise HoldfastError(
+                f"{self.kind} with rate_mbit = {self.rate_mbit:g}: HOST_SLOW needs a rate, and no "
+                f"other kind has one"
             )
         if self.steps and self.kind not in ("SLOW", "SLOW_LINK"):
             raise HoldfastError(f"steps = {self.steps} is for SLOW and SLOW_LINK, not {self.kind}")
