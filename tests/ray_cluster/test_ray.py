@@ -4,6 +4,7 @@ it ends as the one on a single machine does.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,58 @@ def test_a_node_goes_and_another_one_comes(cluster, start, undisturbed) -> None:
     cluster.add_node(num_cpus=1)
     assert_equal(job.finish(), undisturbed)
     assert len(job.happened("HostJoined")) == 4
+
+
+@pytest.fixture
+def dashboard(monkeypatch):
+    """A cluster that takes Ray jobs, and the address for them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # What a Ray job runs finds its programs where the cluster was started.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(3):
+            found.add_node(num_cpus=1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        ray.shutdown()
+        found.shutdown()
+
+
+def test_it_is_submitted_as_a_ray_job(dashboard, tmp_path, undisturbed) -> None:
+    from ray.job_submission import JobSubmissionClient
+
+    run_dir = tmp_path / "run"
+    job = write_host_job(tmp_path, NET, every=1)
+    said = subprocess.run(
+        [
+            *(sys.executable, "-m", "holdfast", "submit", str(job), "--to", "ray"),
+            *("--with", f"address={dashboard}", "--job.run_dir", str(run_dir)),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    client = JobSubmissionClient(dashboard)
+    (submitted,) = client.list_jobs()
+    assert submitted.submission_id in said
+
+    def is_over() -> bool:
+        return client.get_job_status(submitted.submission_id).is_terminal()
+
+    wait_for(is_over, "the end of the Ray job")
+    status = client.get_job_status(submitted.submission_id)
+    assert status == "SUCCEEDED", client.get_job_logs(submitted.submission_id)
+    assert_equal(Outcome(run_dir), undisturbed)
+    assert actors() == []
 
 
 def test_a_cluster_that_is_too_small_is_said(cluster, tmp_path) -> None:
