@@ -149,8 +149,18 @@ class Replica:
 class Cluster:
     """A lighthouse and replicas, by rank; nothing of it outlives the `with` block."""
 
-    def __init__(self, name: str, size: Size, replicas: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        size: Size,
+        replicas: int,
+        *,
+        program: Path = REPLICA,
+        min_replicas: int = 2,
+    ) -> None:
+        """`program`: what the processes run, one or more of each replica."""
         self._name, self._size, self.num_replicas = name, size, replicas
+        self._program, self._min_replicas = program, min_replicas
         self.replicas: dict[int, Replica] = {}
         self._all: list[Replica] = []
         self._programs = environment()
@@ -160,7 +170,7 @@ class Cluster:
             self._port = free.getsockname()[1]
         program = str(self._programs / "torchft_lighthouse")
         self._lighthouse = subprocess.Popen(
-            [program, "--min_replicas", "2", "--bind", f"[::]:{self._port}"],
+            [program, "--min_replicas", str(self._min_replicas), "--bind", f"[::]:{self._port}"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -183,7 +193,7 @@ class Cluster:
         }
         flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         python = str(self._programs / "python")
-        replica = self.replicas[rank] = Replica([python, str(REPLICA), mode, *flags])
+        replica = self.replicas[rank] = Replica([python, str(self._program), mode, *flags])
         self._all.append(replica)
         return replica
 

@@ -111,7 +111,7 @@ def _slow_transport(slow_s: float) -> Any:
     return SlowTransport(timeout=timedelta(seconds=60), num_chunks=0)
 
 
-def train(replica: Managed) -> None:
+def train(replica: Any) -> None:
     """For ever; one line for every attempt at a step."""
     manager = replica.manager
     while True:

@@ -10,18 +10,24 @@ turn. Both accumulate over two micro-batches each, with the same modules, AdamW 
 
 Memory is that of processes of their own: their peak above what they have without a model. Then a
 job of ours loses a member of a shard group by SIGKILL in the middle of a step, and goes on; FSDP2
-has nothing for that, its processes end.
+alone has nothing for that, its processes end. Beside it torchft on FSDP2 (2 replicas, its manager
+reduces what FSDP2 has scattered), where it can be had; not with --quick.
 
 Goals: the upper bound (95 %) of the median ratio of step times ours / theirs is at most 1.05 plus
 the A/A band; peak memory at most 1.05 of theirs; losses agree to 1e-5 relative; after the kill all
-steps are done.
+steps are done, and the next one is committed no later than torchft's.
 """
 
 import json
 import multiprocessing
+import signal
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +35,10 @@ from torch._C._distributed_c10d import TCPStore
 
 from _common import Goal, compare, finish, parse_args, print_table
 from _engine import Size, Times
-from _hsdp import LONG, MODES, SHORT, WIDE, WORLD, peak_memory, time_steps
+from _hsdp import LONG, MODES, REPLICAS, SHARD, SHORT, WIDE, WORLD, peak_memory, time_steps
+from _jobs import SIZES, gaps
 from _ranks import run_ranks
+from _torchft import Cluster, NoPeer
 
 JOB = """
 [job]
@@ -39,13 +47,18 @@ steps = {steps}
 run_dir = "{folder}/run"
 
 [model]
-preset = "llama-tiny"
+dim = {shape.dim}
+num_layers = {shape.num_layers}
+num_heads = {shape.num_heads}
+num_kv_heads = {shape.num_kv_heads}
+hidden = {shape.hidden}
+vocab = {shape.vocab}
 
 [data]
 kind = "synthetic"
-seq_len = 32
-rows = 4
-micro_batches = 8
+seq_len = {length}
+rows = {rows}
+micro_batches = {micro_batches}
 
 [parallel]
 replicas = 2
@@ -57,6 +70,9 @@ target = "n0.g1"
 at_step = {at_step}
 phase = "backward"
 """
+KILLED = "1M"
+MEMBER = Path(__file__).with_name("_torchft_shard.py")
+CALM, PATIENCE_S = 5, 90.0
 
 
 def ranks(work: Any, *args: Any) -> list[Any]:
@@ -101,23 +117,93 @@ def judge_memory(mode: str) -> tuple[Goal, dict[str, object]]:
     return Goal(f"{mode}: peak memory, ours / FSDP2", ratio, 1.05), row
 
 
-def judge_kill(num_steps: int) -> tuple[Goal, dict[str, object]]:
+def judge_kill(num_steps: int, *, with_torchft: bool) -> tuple[list[Goal], list[dict[str, object]]]:
+    ours = our_kill(num_steps)
+    goals = [Goal("after a kill: steps done", ours["steps done"], num_steps, at_most=False)]
+    rows: list[dict[str, object]] = [{"system": "ours", **ours}]
+    if with_torchft:
+        try:
+            theirs = torchft_kill()
+        except NoPeer as error:
+            print(f"torchft on FSDP2: {error}", file=sys.stderr)
+        else:
+            rows.append({"system": "torchft", **theirs})
+            limit = theirs["to commit s"]
+            goals.append(
+                Goal("after a kill: seconds to the next commit", ours["to commit s"], limit)
+            )
+    return goals, rows
+
+
+def our_kill(num_steps: int) -> dict[str, float]:
+    size = SIZES[KILLED].with_micro_batches(2 * WORLD)
     with tempfile.TemporaryDirectory(prefix="hsdp-") as folder:
         job = Path(folder, "job.toml")
-        job.write_text(JOB.format(steps=num_steps, folder=folder, at_step=num_steps // 3))
+        job.write_text(
+            JOB.format(
+                steps=num_steps,
+                folder=folder,
+                at_step=num_steps // 3,
+                shape=size.shape,
+                length=size.length,
+                rows=size.rows,
+                micro_batches=size.micro_batches,
+            )
+        )
         command = [sys.executable, "-m", "holdfast.cli.main", "run", str(job), "--quiet"]
         subprocess.run(command, timeout=300, check=False, capture_output=True)
-        lines = Path(folder, "run", "journal.jsonl").read_text().splitlines()
-        steps = Path(folder, "run", "metrics.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
-    stalls = [e["stall_s"] for e in events if e.get("event") == "recovered" and "stall_s" in e]
-    row: dict[str, object] = {
-        "steps": num_steps,
-        "done": len(steps),
-        "recoveries": len(stalls),
-        "stall ms": 1e3 * max(stalls, default=float("nan")),
+        events = _lines(Path(folder, "run", "journal.jsonl"))
+        steps = _lines(Path(folder, "run", "metrics.jsonl"))
+    recovered = next(event for event in events if event["event"] == "recovered")
+    killed_s = next(_at_s(event) for event in events if event["event"] == "fault_injected")
+    committed_s = next(_at_s(step) for step in steps if step["epoch"] >= recovered["epoch"])
+    calm = [_at_s(step) for step in steps if _at_s(step) < killed_s]
+    return {
+        "step s": statistics.median(gaps(calm)),
+        "to commit s": committed_s - killed_s,
+        "steps discarded": float(len(steps) - len({step["step"] for step in steps})),
+        "steps done": float(len({step["step"] for step in steps})),
     }
-    return Goal("after a kill: steps done", len(steps), num_steps, at_most=False), row
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _at_s(line: dict[str, Any]) -> float:
+    return datetime.fromisoformat(line["time"]).timestamp()
+
+
+def torchft_kill() -> dict[str, float]:
+    """A member of the first replica is killed; what the second one does then."""
+    size = SIZES[KILLED].with_micro_batches(2 * WORLD)
+    with Cluster(KILLED, size, REPLICAS, program=MEMBER, min_replicas=1) as cluster:
+        ports = [_free_port() for _ in range(REPLICAS)]
+        for rank in range(WORLD):
+            cluster.start(rank, store_port=ports[rank // SHARD])
+        cluster.wait_until_calm(CALM)
+        survivor = SHARD
+        calm = [attempt.at_s for attempt in cluster.commits(survivor)]
+        killed_s = time.monotonic()
+        cluster.replicas[1].signal(signal.SIGKILL)
+
+        def commits_s() -> list[float]:
+            alone = (a for a in cluster.commits(survivor) if a.participants < REPLICAS)
+            return [attempt.at_s for attempt in alone if attempt.at_s > killed_s]
+
+        if not cluster.wait_for(lambda: bool(commits_s()), PATIENCE_S):
+            raise NoPeer(f"the replica that is left commits nothing for {PATIENCE_S:g} s")
+        after = [a for a in cluster.replicas[survivor].attempts if a.at_s > killed_s]
+        return {
+            "step s": statistics.median(gaps(calm[-CALM:])),
+            "to commit s": commits_s()[0] - killed_s,
+            "steps discarded": float(sum(not attempt.committed for attempt in after)),
+        }
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def main() -> None:
@@ -134,11 +220,11 @@ def main() -> None:
         goal, used = judge_memory(mode)
         goals.append(goal)
         memory.append(used)
-    kill, killed = judge_kill(12 if args.quick else 30)
-    goals.append(kill)
+    more, killed = judge_kill(12 if args.quick else 30, with_torchft=not args.quick)
+    goals += more
     print_table("Step time, 2 replicas x 2 shard", rows)
     print_table("Peak memory of the fullest process", memory)
-    print_table("A member of a shard group is killed", [killed])
+    print_table("A member of a shard group is killed", killed)
     finish(goals, args.json, {"times": rows, "memory": memory, "kill": killed})
 
 
