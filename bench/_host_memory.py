@@ -3,7 +3,8 @@
 keep    fills arenas as a worker does, writes the same version as a checkpoint, and then gives
         out its memory as an agent does
 load    fills tensors with all of it, as a worker does that was started again: from the memory
-        of the other host, from the checkpoint with its pages evicted, and with them cached. Beside
+        of the other host, from the checkpoint with its pages evicted, and with them cached, and
+        from a plain DCP directory by plain torch.distributed.checkpoint, evicted (DCP). Beside
         it, what the hardware allows: as many bytes through a plain socket between the two hosts
         (link), and the files of the checkpoint read, evicted, and nothing more (files)
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from _common import interleave
 from holdfast.plan.build import regular_plan
@@ -40,10 +42,21 @@ from holdfast.snapshot.memory.arena import Arena
 from holdfast.snapshot.memory.owners import arena_name
 from holdfast.snapshot.memory.sources import NodeMemory
 from holdfast.snapshot.share import plan_shares
-from load import SHAPE, VERSION, State, evict_pages, fill, random_state
+from load import (
+    SHAPE,
+    VERSION,
+    State,
+    disk_loader,
+    evict_pages,
+    fill,
+    random_state,
+    tree_of,
+)
 
 JOB = "hostsbench"
 KEEPER = "n0"
+PLAIN = "plain"
+"""The folder of the DCP directory."""
 SMALL = LlamaShape(dim=768, num_layers=4, num_heads=12, num_kv_heads=4, hidden=2048, vocab=8192)
 """A third of a gigabyte."""
 
@@ -71,6 +84,7 @@ async def keep(shared: Path, address: str, quick: bool) -> None:
         fill(arenas[-1], state)
     memory = NodeMemory(KEEPER, arenas)
     write_checkpoint(shared, Catalog(Holding(memory.manifests()), [memory], KEEPER), {"step": 100})
+    dcp_save(tree_of(state), checkpoint_id=shared / PLAIN, no_dist=True)
     secret = os.urandom(16).hex()
     service = PeerService(secret, lambda: memory)
     peer = await service.start(address)
@@ -140,9 +154,8 @@ def pieces_of(targets: State) -> dict[str, Piece]:
     }
 
 
-def loaders(
-    shared: Path, pieces: dict[str, Piece], num_bytes: int
-) -> dict[str, Callable[[], object]]:
+def loaders(shared: Path, targets: State, num_bytes: int) -> dict[str, Callable[[], object]]:
+    pieces = pieces_of(targets)
     meeting = msgspec.json.decode((shared / "meeting").read_bytes(), type=Meeting)
     access = PeerAccess(node="n1", secret=meeting.secret, peers={KEEPER: meeting.peer})
 
@@ -169,15 +182,17 @@ def loaders(
         evict_pages(shared / "step-100")
         read_bare(shared / "step-100", room)
 
-    return {"memory": memory, "disk": disk, "cached": cached, "link": link, "files": files}
+    dcp = disk_loader(shared / PLAIN, targets, evict=True)
+    ours = {"memory": memory, "disk": disk, "cached": cached}
+    return {**ours, "DCP": dcp, "link": link, "files": files}
 
 
 def load(shared: Path, rounds: int, quick: bool) -> None:
     state = random_state(plan_of(quick))
     targets = {key: torch.zeros_like(value) for key, value in state.items()}
     num_bytes = sum(value.numel() * value.element_size() for value in state.values())
-    all_loaders = loaders(shared, pieces_of(targets), num_bytes)
-    for name in ("memory", "disk", "cached"):
+    all_loaders = loaders(shared, targets, num_bytes)
+    for name in ("memory", "disk", "cached", "DCP"):
         for target in targets.values():
             target.fill_(torch.nan)
         all_loaders[name]()

@@ -13,8 +13,9 @@ own, on a network that only they have (as in `make hosts`). It needs root, and i
     restore    1 GB of state (a third with --quick) into one worker's tensors: from another host's
                memory through its agent's service, every chunk verified, and from a checkpoint on
                disk (`load_checkpoint`, which verifies, too), with its pages evicted from the page
-               cache before (disk) and not (cached), taking turns; beside them the hardware alone:
-               as many bytes through a plain socket (link), and the evicted files read (files)
+               cache before (disk) and not (cached), taking turns, and as a script without us does
+               it: plain torch.distributed.checkpoint, evicted (DCP); beside them the hardware
+               alone: as many bytes through a plain socket (link), the evicted files read (files)
 
 Goals:
     step time on hosts / on one machine         at most 1 plus the A/A band (upper bound, 95 %)
@@ -24,6 +25,8 @@ Goals:
                                                 pass before a silent host counts as lost
     a new host trains                           within 20 s of the start of its agent
     the coordinator's host lost to the next     below 5 s
+    DCP / memory of another host                at least 5 (lower bound, 95 %; not with --quick,
+                                                where fixed costs count)
     disk / memory of another host               at least 5, or, where the hardware does not give
                                                 that (a disk as fast as the link), what it gives:
                                                 files / link (medians against the lower bound, 95 %)
@@ -36,7 +39,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,9 +267,18 @@ def possible_of(restored: dict[str, Any]) -> float:
     return float(files / link)
 
 
-def goals_of(
-    speed: Ratios, band: float, found: dict[str, Any], ratio: Ratios, possible: float
-) -> Sequence[Goal]:
+def restore_goals(restored: dict[str, Any], quick: bool) -> list[Goal]:
+    """`quick`: with a third of the state the fixed costs of a restore count."""
+    seconds, possible = restored["seconds"], possible_of(restored)
+    disk = compare(seconds["disk"], seconds["memory"]).low
+    goals = [Goal("disk / memory of another host", disk, min(5.0, possible), at_most=False)]
+    if not quick:
+        dcp = compare(seconds["DCP"], seconds["memory"]).low
+        goals.append(Goal("DCP / memory of another host", dcp, 5.0, at_most=False))
+    return goals
+
+
+def goals_of(speed: Ratios, band: float, found: dict[str, Any]) -> list[Goal]:
     middle = statistics.median
     return [
         Goal("step time, hosts / one machine", speed.high, 1 + band),
@@ -276,7 +287,6 @@ def goals_of(
         Goal("a host without power to the next commit", found["host commit"], 12.0, "s"),
         Goal("a new host trains", found["host join"], 20.0, "s"),
         Goal("the coordinator's host lost to the next", found["successor"], 5.0, "s"),
-        Goal("disk / memory of another host", ratio.low, min(5.0, possible), at_most=False),
     ]
 
 
@@ -298,7 +308,6 @@ def main() -> None:
     finally:
         shutil.rmtree(folder)
     speed, band = speed_of(seconds)
-    ratio = compare(restored["seconds"]["disk"], restored["seconds"]["memory"])
     size = restored["bytes"] / 1e9
     print_table(f"{size:.2f} GB into one worker; the disk is {disk}", rows_of_restore(restored))
     print_table("three hosts, one worker each", rows_of_strikes(found))
@@ -314,7 +323,8 @@ def main() -> None:
     measured = {"restore": restored, "strikes": found, "speed": seconds, "disk": disk}
     possible = possible_of(restored)
     print(f"\nfiles / link: {possible:.2f}; a restore 5 times faster than the disk needs 5 of that")
-    finish(goals_of(speed, band, found, ratio, possible), args.json, measured)
+    goals = [*goals_of(speed, band, found), *restore_goals(restored, args.quick)]
+    finish(goals, args.json, measured)
 
 
 if __name__ == "__main__":
