@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import socket
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -175,3 +176,9 @@ def finish(
         }
         json_path.write_text(json.dumps(record, indent=2) + "\n")
     raise SystemExit(0 if all(goal.met for goal in goals) else 1)
+
+
+def free_port() -> int:
+    """Of this machine, for a server that has to be told one."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
+from _common import free_port
 from _jobs import Outcome, Size, extra_stall, gaps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,8 +166,7 @@ class Cluster:
         self._programs = environment()
 
     def __enter__(self) -> "Cluster":
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         program = str(self._programs / "torchft_lighthouse")
         self._lighthouse = subprocess.Popen(
             [program, "--min_replicas", str(self._min_replicas), "--bind", f"[::]:{self._port}"],

@@ -142,8 +142,9 @@ def steady(args: argparse.Namespace, size: Size) -> None:
     sys.stdout.flush()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
+    """What `_torchft.Cluster` starts its processes with."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("mode", choices=["train", "steady"])
     parser.add_argument("--size", choices=list(SIZES), required=True)
     parser.add_argument("--rank", type=int, required=True)
@@ -153,7 +154,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--slow-s", type=float, default=0.0)
     parser.add_argument("--store-port", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=0)
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv, __doc__)
     torch.set_num_threads(1)
     size = SIZES[args.size].with_micro_batches(args.micro_batches)
     if args.mode == "steady":

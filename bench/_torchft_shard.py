@@ -4,7 +4,6 @@ reduced by torchft's manager between replicas, from FSDP2's own hook.
 A process of the environment that `_torchft` makes; it says what `_torchft_replica` says.
 """
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from _engine import OPTIMIZER, Chain, make_adam, make_data, make_units
 from _hsdp import SHARD
 from _jobs import SIZES, Size
-from _torchft_replica import HOST, say, train
+from _torchft_replica import HOST, parse, say, train
 
 
 class Member:
@@ -82,15 +81,7 @@ class Member:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=["train"])
-    parser.add_argument("--size", choices=list(SIZES), required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--replicas", type=int, required=True)
-    parser.add_argument("--micro-batches", type=int, required=True)
-    parser.add_argument("--lighthouse", required=True)
-    parser.add_argument("--store-port", type=int, required=True)
-    args = parser.parse_args(argv)
+    args = parse(argv, __doc__)
     torch.set_num_threads(1)
     size = SIZES[args.size].with_micro_batches(args.micro_batches)
     say("imported")

@@ -23,7 +23,7 @@ import psutil  # type: ignore[import-untyped]
 import torch
 
 from _browser import Browser, find_browser
-from _common import Ratios, compare
+from _common import Ratios, compare, free_port
 from holdfast.plan.actions import parse_line
 from holdfast.runtime.worker.action_recorder import ActionRecorder
 from holdfast.snapshot.placement import AGREE
@@ -49,12 +49,6 @@ SETTLE_S = 0.2
 WARM_STEPS, LEAST_STEPS = 20, 5
 """Before the first window, and in every one."""
 ON, OFF, AGAIN = "on", "off", "off again"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @contextmanager

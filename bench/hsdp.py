@@ -21,7 +21,6 @@ steps are done, and the next one is committed no later than torchft's.
 import json
 import multiprocessing
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from _common import Goal, compare, finish, parse_args, print_table
+from _common import Goal, compare, finish, free_port, parse_args, print_table
 from _engine import Size, Times
 from _hsdp import LONG, MODES, REPLICAS, SHARD, SHORT, WIDE, WORLD, peak_memory, time_steps
 from _jobs import SIZES, gaps
@@ -178,7 +177,7 @@ def torchft_kill() -> dict[str, float]:
     """A member of the first replica is killed; what the second one does then."""
     size = SIZES[KILLED].with_micro_batches(2 * WORLD)
     with Cluster(KILLED, size, REPLICAS, program=MEMBER, min_replicas=1) as cluster:
-        ports = [_free_port() for _ in range(REPLICAS)]
+        ports = [free_port() for _ in range(REPLICAS)]
         for rank in range(WORLD):
             cluster.start(rank, store_port=ports[rank // SHARD])
         cluster.wait_until_calm(CALM)
@@ -199,11 +198,6 @@ def torchft_kill() -> dict[str, float]:
             "to commit s": commits_s()[0] - killed_s,
             "steps discarded": float(sum(not attempt.committed for attempt in after)),
         }
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def main() -> None:

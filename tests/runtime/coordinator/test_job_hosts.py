@@ -82,7 +82,7 @@ def test_all_agents_learn_of_each_other_in_whatever_order_they_come(spec, seed) 
             hosts.introduce(Serving(node=name, peer=Peer(host=name, port=1)))
         else:
             dispatch.connect(name, agents[name])
-            hosts.tell_all(agents[name])
+            hosts.tell_peers(agents[name])
     assert [sorted(agent.knows) for agent in agents.values()] == [names] * 4
     hosts.close()
 

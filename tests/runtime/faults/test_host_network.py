@@ -89,6 +89,20 @@ def test_a_slow_host_is_slow_by_every_interface_that_leads_to_others(rules, tmp_
     assert told[2:] == [f"tc qdisc del dev {name} root" for name in ("eth0", "ib0")]
 
 
+def test_a_host_that_no_interface_leads_away_from_is_not_slow(rules, tmp_path, caplog):
+    route = tmp_path / "ip"
+    route.write_text('#!/bin/sh\necho "$4 dev lo uid"\n')
+    route.chmod(0o755)
+
+    async def slow() -> None:
+        await HostTrouble(Fault(kind="HOST_SLOW", duration_s=60, rate_mbit=2), ["10.0.0.1"])._task
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(slow())
+    assert "HOST_SLOW: not any more: no interface leads to 10.0.0.1" in caplog.text
+    assert not rules.exists()
+
+
 def test_a_cut_that_is_ended_undoes_its_rules_and_leaves_no_process(rules):
     async def cut() -> None:
         begun = cut_off(["10.0.0.1"], 600.0)

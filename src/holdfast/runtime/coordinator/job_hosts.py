@@ -206,9 +206,9 @@ class JobHosts:
         self._peers[serving.node] = serving
         self._dispatch.to_all(Peers(addresses={serving.node: serving.peer}))
 
-    def tell_all(self, connection: ServerConnection) -> None:
-        """To an agent that is connected, and not as soon as it has said where it is itself: of one
-        that comes in between it would never be told.
+    def tell_peers(self, connection: ServerConnection) -> None:
+        """Where all agents are, to one that is connected, and not as soon as it has said where it
+        is itself: of one that comes in between it would never be told.
         """
         connection.send(Peers(addresses={node: s.peer for node, s in self._peers.items()}))
         if self._is_in_doubt:

@@ -339,7 +339,7 @@ class CoordinatorServer:
         self._dispatch.connect(state.node, connection)
         if self._hosts is not None:
             self._hosts.joining.connected(state.node)
-            self._hosts.tell_all(connection)
+            self._hosts.tell_peers(connection)
         self._take(state)
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 

@@ -3,7 +3,8 @@ bad one.
 
 HOST_CUT: the kernel drops packets from and to the other hosts of the job, and refuses none. Others
 are not touched, so that operators still reach the host. HOST_SLOW: what leaves by the interfaces
-that lead to those hosts does so at a limited rate, what others get included.
+that lead to those hosts does so at a limited rate, what others get included; afterwards these have
+the kernel's usual queues.
 
 A shell of its own ends it, which lives on when the agent is killed: a host that stays cut would
 be of no use to any job. It needs root, and iptables or tc.
@@ -35,6 +36,7 @@ change() {
 _SLOW = """
 interfaces=$(for address in $ADDRESSES; do ip -o route get "$address"; done |
     sed -n 's/.* dev \\([^ ]*\\).*/\\1/p' | grep -vx lo | sort -u)
+[ -n "$interfaces" ] || { echo "no interface leads to $ADDRESSES" >&2; exit 1; }
 change() {
     for interface in $interfaces; do
         if [ "$1" = begin ]; then

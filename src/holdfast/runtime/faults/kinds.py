@@ -28,6 +28,7 @@ INSIDE = (
 OF_CHANGES = ("join", "switch", "entered")
 """Phases of a change of plan: a joiner's links are there, a worker goes over, it has gone over."""
 OF_NODES = ("NODE_LOSS", "PARTITION", "HOST_CUT", "HOST_SLOW")
+"""Of a node, done by its agent."""
 
 FaultKind = Literal[
     "SIGKILL",
@@ -89,8 +90,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             check_link(self.target)
         if self.kind in ("HOST_CUT", "HOST_SLOW") and self.duration_s < MIN_TROUBLE_S:
             raise HoldfastError(
-                f"{self.kind} with duration_s = {self.duration_s:g}: a host that is cut off can be "
-                f"told nothing any more, so say how long, at least {MIN_TROUBLE_S:g}"
+                f"{self.kind} with duration_s = {self.duration_s:g}: a host that is cut off or "
+                f"slow cannot be told when it is over, so say how long, at least {MIN_TROUBLE_S:g}"
             )
         if bool(self.rate_mbit) != (self.kind == "HOST_SLOW"):
             raise HoldfastError(
