@@ -11,7 +11,8 @@ from support.random_plans import make_units
 
 UNITS = make_units(4)
 SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
-SIZES = (100,) * 8
+SIZES = (100,)
+"""Of chunks; the bubbles of every plan here hold them."""
 
 
 def make_plan(schedule="1f1b", stages=4):
@@ -64,6 +65,20 @@ def test_any_wait_counts_until_it_is_known_what_things_take():
     waits = entered(plan.workers[0], plan)
     assert waits.placement is None
     assert waits.allows(("F", plan.stages[0].name, 0))
+
+
+def test_any_wait_counts_where_the_bubbles_do_not_hold_everything():
+    plan = make_plan()
+    last = plan.workers[-1]
+    narrow = entered(last, plan, make_profile())
+    assert not narrow.placement.before
+    waits = CopyWaits(last)
+    waits.enter(plan, SIZES * 1000)
+    waits.learn(make_profile())
+    assert settled(waits).placement.before, "what is left would hold up the update"
+    keys = [("F", plan.stages[-1].name, number) for number in range(plan.num_micro_batches)]
+    assert not all(map(narrow.allows, keys))
+    assert all(map(waits.allows, keys))
 
 
 def test_nothing_is_placed_before_the_rate_of_copying_is_known():

@@ -87,9 +87,9 @@ class SnapshotSection(Section, frozen=True, kw_only=True):
     """
     placement: CopyPlacement = "bubbles"
     """When state is copied: "bubbles" = in the waits that the timeline of the current plan, with
-    the times measured in this job, has as bubbles, and from a GPU whose worker is alone beside
-    its computations; "waits" = in any wait; "after_step" = at once,
-    while training waits for it (to compare with).
+    the times measured in this job, has as bubbles (in any wait where those do not hold everything),
+    and from a GPU whose worker is alone beside its computations; "waits" = in any wait;
+    "after_step" = at once, while training waits for it (to compare with).
     """
     mode: SnapshotMode = "full"
     """What a worker copies: "full" = parameters and optimizer state; "light" = parameters and the
