@@ -9,6 +9,7 @@ its row by one more thread, in order: two threads on one row would overwrite eac
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,13 +20,11 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.snapshot.chunks import Chunk, ChunkPiece
+from holdfast.snapshot.copying.checksum_pool import ChecksumPool
 from holdfast.snapshot.copying.movers import CopyJob, StillOpen, flat_bytes
 from holdfast.snapshot.copying.priority import lower_thread
 from holdfast.snapshot.memory.arena import Arena
 from holdfast.snapshot.parity import fold_in
-
-_NUM_HASHERS = 6
-"""Threads for checksums: one takes them at about 10 GB/s, a device delivers 55."""
 
 _NUM_BUFFERS = 4
 """For what is folded into parity rows."""
@@ -53,13 +52,14 @@ class DeviceMover:
         self._hold: tuple[Any, float] | None = None
         """The copy that holds an update back, and since when."""
         self._held_s = 0.0
-        self._hashers = ThreadPoolExecutor(_NUM_HASHERS, "checksums", initializer=lower_thread)
+        self._checksums = ChecksumPool()
         self._folder = ThreadPoolExecutor(1, "parity", initializer=lower_thread)
         self._buffers: SimpleQueue[Tensor] = SimpleQueue()
         self._registered = 0
 
     def prepare(self, job: CopyJob) -> None:
         job.stage()
+        self._checksums.begin(sum(chunk.num_bytes for chunk in job.chunks))
         job.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         job.ready.record(torch.cuda.current_stream(self._device))
 
@@ -135,7 +135,8 @@ class DeviceMover:
             # By the clock: events on the training stream, around its wait, were seen to tell none.
             self._held_s += time.perf_counter() - self._hold[1]
             self._hold = None
-        job.pending.append(self._hashers.submit(_take_checksums, job, chunk))
+        take = partial(_take_checksums, job, chunk)
+        job.pending.append(self._checksums.submit(chunk.num_bytes, take))
         if flight.buffer is not None:
             job.pending.append(self._folder.submit(self._fold, job, chunk, flight.buffer))
 
@@ -179,7 +180,7 @@ class DeviceMover:
         self._stream.synchronize()
         while self._flights:
             self._land(self._flights.popleft())
-        self._hashers.shutdown()
+        self._checksums.close()
         self._folder.shutdown()
         if self._registered:
             self._runtime.cudaHostUnregister(self._registered)
