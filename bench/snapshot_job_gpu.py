@@ -37,12 +37,13 @@ from holdfast.observe.run_directory import METRICS
 from holdfast.runtime.config.recovery_sections import SnapshotSection
 from holdfast.snapshot.beside import NUM_TRIALS
 
-ROUNDS, QUICK_ROUNDS = 10, 6
-BLOCK = 5
+ROUNDS, QUICK_ROUNDS = 14, 8
+BLOCK = 3
 """Steps of a turn: most of them do not wait for it, and those that do have a copy as often as not,
-since the number is odd: the job compares steps with and without one.
+since the number is odd: the job compares steps with and without one. Many short turns tell more of
+a median than few long ones.
 """
-MAX_START_BLOCKS = 20
+MAX_START_BLOCKS = 33
 """Until memory for snapshots is there, and the trials are over."""
 MPS_S = 30.0
 

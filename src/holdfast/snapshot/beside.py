@@ -4,12 +4,15 @@ A device copies while it computes, and training waits for none of it; it may sti
 slowly, which no wait shows. So a few of the first steps of a plan go without a copy, in turns with
 others that have one, and the difference counts as if training had waited for it. Where the interval
 is longer than a step, there are always some of both.
+
+Only a step with a copy that follows one without is compared: both kinds are of the same time then.
+A device gets slower as it gets warm, and batches longer, which is no cost of copies.
 """
 
 from collections import deque
 from collections.abc import Iterable
 
-NUM_TRIALS = 6
+NUM_TRIALS = 9
 """Steps of each kind before the difference counts."""
 _KEPT = 32
 
@@ -18,9 +21,14 @@ class BesideCost:
     def __init__(self) -> None:
         self._with: deque[float] = deque(maxlen=_KEPT)
         self._without: deque[float] = deque(maxlen=_KEPT)
+        self._copied_before = True
 
     def stepped(self, seconds: float, *, copied: bool) -> None:
-        (self._with if copied else self._without).append(seconds)
+        if not copied:
+            self._without.append(seconds)
+        elif not self._copied_before:
+            self._with.append(seconds)
+        self._copied_before = copied
 
     def wants_none(self, step: int) -> bool:
         """Should this step have no copy, to compare with? All workers leave out the same ones: a
