@@ -5,7 +5,8 @@ own, on a network that only they have (as in `make hosts`). It needs root, and i
 
     speed      2 replicas on two hosts, the launcher on a third, against the same job on this
                machine without namespaces, taking turns a block of steps at a time; the job on this
-               machine runs twice, and these two are the A/A band
+               machine runs twice, and these two are the A/A band. Packets are as large as those of
+               the loopback interface: what is compared is the job, not what a small packet costs
     strikes    3 replicas on three hosts: kill -9 of workers, then a host that loses its power and
                another that comes, then the host of the launcher, and of the coordinator with it,
                is lost. Seconds to the next commit, until the worker or host trains again, and to
@@ -113,7 +114,7 @@ def measure_speed(amount: Amount, folder: Path) -> dict[str, list[float]]:
     steps = (amount.rounds + 2) * BLOCK + 1
     jobs: dict[str, GatedJob] = {}
     with ExitStack() as stack:
-        cluster = stack.enter_context(namespaces.cluster(3, folder))
+        cluster = stack.enter_context(namespaces.cluster(3, folder, mtu=namespaces.LOOPBACK_MTU))
         for name in ("one machine", "again", "hosts"):
             own = folder / name.replace(" ", "-")
             own.mkdir()
@@ -201,7 +202,7 @@ def measure_restore(amount: Amount, folder: Path, quick: bool) -> dict[str, Any]
     script, size = str(HERE / "_host_memory.py"), "quick" if quick else "full"
     shared = folder / "shared"
     shared.mkdir()
-    with namespaces.cluster(2, folder) as (keeper, loader):
+    with namespaces.cluster(2, folder, mtu=namespaces.LOOPBACK_MTU) as (keeper, loader):
         keeping = keeper.start(
             sys.executable, script, "keep", str(shared), keeper.address, size, log="keep.log"
         )

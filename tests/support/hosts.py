@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+ETHERNET_MTU, LOOPBACK_MTU = 1500, 65535
+"""Bytes of a packet, at most; of the loopback interface, as many as a veth pair can have."""
 HOLDFAST = [sys.executable, "-m", "holdfast.cli.main"]
 NETWORK = "10.77.0"
 
@@ -39,14 +41,14 @@ def why_not() -> str:
 
 
 class Host:
-    def __init__(self, switch: str, number: int, folder: Path) -> None:
+    def __init__(self, switch: str, number: int, folder: Path, mtu: int) -> None:
         self.address, self.folder = f"{NETWORK}.{number + 1}", folder / f"host-{number}"
         self.folder.mkdir()
         self._switch, self._port, self._name = switch, f"p{number}", f"{switch}-{number}"
         run("ip", "netns", "add", self._name)
         run(
-            *("ip", "-n", self._name, "link", "add", "eth0", "type", "veth"),
-            *("peer", "name", self._port, "netns", switch),
+            *("ip", "-n", self._name, "link", "add", "eth0", "mtu", str(mtu), "type", "veth"),
+            *("peer", "name", self._port, "mtu", str(mtu), "netns", switch),
         )
         run("ip", "-n", self._name, "addr", "add", f"{self.address}/24", "dev", "eth0")
         for interface in ("lo", "eth0"):
@@ -157,7 +159,7 @@ class Process:
 
 
 @contextlib.contextmanager
-def cluster(num_hosts: int, folder: Path) -> Iterator[list[Host]]:
+def cluster(num_hosts: int, folder: Path, *, mtu: int = ETHERNET_MTU) -> Iterator[list[Host]]:
     switch = f"hf-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
         run("ip", "netns", "add", switch)
@@ -166,7 +168,7 @@ def cluster(num_hosts: int, folder: Path) -> Iterator[list[Host]]:
         run("ip", "-n", switch, "link", "set", "br0", "up")
         hosts: list[Host] = []
         for number in range(num_hosts):
-            hosts.append(Host(switch, number, folder))
+            hosts.append(Host(switch, number, folder, mtu))
             stack.callback(hosts[-1].close)
         yield hosts
 
