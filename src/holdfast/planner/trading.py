@@ -8,8 +8,9 @@ another seat for one of its ends, with all stages, degrees and shares as they ar
     between pipelines   two teams at the same depth change pipelines; often nothing moves
     within a pipeline   two stages change places
 
-Trades are tried one after the other, each time the one that makes the step shortest, as long as one
-helps. Only equal teams trade, so that units and speeds stay where they are.
+Trades are made one after the other, each time the one that makes the step shortest, until it is as
+short as if no link were slow, or no trade helps. Only equal teams trade, so that units and speeds
+stay where they are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,12 @@ from holdfast.planner.search_view import SearchView
 
 MAX_TRADES = 4
 """One after the other."""
-MAX_TRIED = 96
-"""Ways to trade that are looked at for each of them."""
+MAX_TRIED, MAX_PRICED = 96, 4096
+"""Ways to trade that are looked at for each of them; with many stages fewer, as each of these ways
+is priced with all stages.
+"""
+NEARLY = 1.001
+"""Times as long as without slow links: that is good enough."""
 
 _Place = tuple[int, int]
 """Pipeline, stage."""
@@ -32,15 +37,31 @@ _Place = tuple[int, int]
 
 def traded(view: SearchView, sketch: Sketch) -> Sketch:
     """The same layout with workers in places where links are fast; itself if there is none."""
-    cost, time = view.cost, view.cost.step_time(sketch)
-    for _ in range(MAX_TRADES if cost.profile.links else 0):
-        ways = islice(_ways(view, sketch.pipes), MAX_TRIED)
-        tried = [view.shared(pipes, sketch.kind) for pipes in ways]
-        best = min(tried, key=cost.step_time, default=sketch)
-        if cost.step_time(best) >= time * (1 - 1e-9) or cost.refusal(best):
+    for _ in range(MAX_TRADES if view.cost.profile.links else 0):
+        better = None if _is_free(view, sketch) else _best_trade(view, sketch)
+        if better is None or view.cost.refusal(better):
             break
-        sketch, time = best, cost.step_time(best)
+        sketch = better
     return sketch
+
+
+def _is_free(view: SearchView, sketch: Sketch) -> bool:
+    """Do slow links make no difference to it?"""
+    return view.cost.step_time(sketch) <= NEARLY * view.free_cost.step_time(sketch)
+
+
+def _best_trade(view: SearchView, sketch: Sketch) -> Sketch | None:
+    """None: no trade helps."""
+    num_stages = sum(pipe.depth for pipe in sketch.pipes)
+    most = min(MAX_TRIED, max(8, MAX_PRICED // num_stages))
+    time, best = view.cost.step_time(sketch) * (1 - 1e-9), None
+    for pipes in islice(_ways(view, sketch.pipes), most):
+        found = view.shared(pipes, sketch.kind)
+        if view.cost.step_time(found) < time:
+            time, best = view.cost.step_time(found), found
+            if _is_free(view, found):
+                break
+    return best
 
 
 def _ways(view: SearchView, pipes: Sequence[Pipe]) -> Iterator[list[Pipe]]:
