@@ -118,6 +118,20 @@ def test_two_members_of_a_reduction_are_no_message():
     assert ring(10_000, 2, profile.reduce) == pytest.approx(0.25)
 
 
+def test_where_no_message_passes_between_nodes_a_reduction_tells_what_one_takes():
+    """Pipelines inside nodes, replicas across: a plan that crosses nodes is not as fast as those
+    that do not.
+    """
+    nodes = regular_plan(make_units(2), replicas=2, stages=2, micro_batches=4, devices_per_node=2)
+    made = CostBook()
+    message = PathReport(("n0.g0", "n0.g1"), 10_000, 0.001)
+    ring_of = PathReport(("n0.g0", "n1.g0"), 10_000, 0.25)
+    made.add(nodes, {"n0.g0": times("n0.g0", plan=nodes, paths=[message, ring_of])})
+    profile = made.profile(nodes)
+    assert profile.within_node.occupancy(10_000) == pytest.approx(0.001)
+    assert profile.between_nodes.occupancy(5_000) == pytest.approx(0.25 / 2)
+
+
 def test_a_reduction_of_a_few_bytes_says_nothing_about_those_of_buckets():
     pair = regular_plan(make_units(2), replicas=2, stages=2, micro_batches=4)
     made = CostBook()

@@ -16,10 +16,11 @@ def tried(
     num_before: int = NUM_BEFORE,
     num_after: int = NUM_AFTER,
     health_after: int = 1,
+    now_s: float = 0.0,
 ) -> str:
-    """The plan that is gone back to."""
+    """The plan that is gone back to. `now_s`: what the model says of the plan before."""
     question = make_question(home_plan())
-    answer = make_answer(question, PLAN, step_s=promised_s, now_step_s=before_s)
+    answer = make_answer(question, PLAN, step_s=promised_s, now_step_s=now_s or before_s)
     trial = PlanTrial()
     for seconds in [0.01, *num_before * [before_s]]:  # the first is of another health
         trial.stepped(1, seconds, health_epoch=1 if seconds == before_s else 0)
@@ -40,7 +41,6 @@ def test_a_plan_is_left_if_it_is_slower_than_the_one_before():
 @pytest.mark.parametrize(
     "known_too_little",
     [
-        {"num_before": NUM_BEFORE - 1},
         {"num_after": NUM_AFTER - 1},
         {"health_after": 2},
         {"promised_s": 0.3},  # taken for its copies
@@ -48,6 +48,34 @@ def test_a_plan_is_left_if_it_is_slower_than_the_one_before():
 )
 def test_and_stays_where_steps_cannot_be_compared_or_were_not_to_be_shorter(known_too_little):
     assert not tried(0.2, 0.4, **known_too_little)
+
+
+def test_where_too_few_steps_were_measured_before_the_model_says_what_they_take():
+    assert tried(0.2, 0.25, num_before=NUM_BEFORE - 1)
+    assert tried(0.3, 0.25, num_before=0, now_s=0.2)
+    assert not tried(0.2, 0.205, num_before=0)
+    assert not tried(0.2, 0.25, num_before=NUM_BEFORE - 1, now_s=0.3)
+    assert not tried(0.3, 0.25, num_before=NUM_BEFORE, now_s=0.2), "measured steps count for more"
+
+
+@pytest.mark.parametrize(("back_s", "is_left"), [(0.3, True), (0.2, False)])
+def test_a_plan_that_was_gone_back_to_on_the_models_word_is_on_trial_itself(back_s, is_left):
+    question = make_question(home_plan())
+    answer = make_answer(question, PLAN, step_s=0.1, now_step_s=0.2)
+    trial = PlanTrial()
+    trial.begin(question, answer, health_epoch=1)
+    for seconds in [9.9, 9.9, *NUM_AFTER * [0.25]]:  # the first is of another health
+        trial.stepped(2, seconds, 1)
+    plan, reason = trial.better(answer.plan, 2, 1)
+    assert plan == question.now
+    assert "the one before it should take 0.2 s" in reason
+    for seconds in [9.9, *NUM_AFTER * [back_s]]:
+        trial.stepped(3, seconds, 1)
+    plan, reason = trial.better(question.now, 3, 1)
+    assert plan == (answer.plan if is_left else "")
+    for seconds in [9.9, *NUM_AFTER * [0.5]]:
+        trial.stepped(4, seconds, 1)
+    assert trial.better(plan or question.now, 4, 1) == ("", ""), "then both were measured"
 
 
 def test_what_another_plan_takes_says_nothing():

@@ -323,6 +323,27 @@ def test_a_slow_link_is_a_reason_where_steps_are_only_a_little_slower():
     assert "slow links: n0.g0>n0.g2" in questions(job)[0].reason
 
 
+def test_a_link_that_is_found_out_late_is_asked_about_at_once_and_once():
+    """Steps are seen to be longer before it is known which link it is: the first question could not
+    name it.
+    """
+    job = begun()
+    job.now_ms = 60_000
+    asked_at: list[int] = []
+    for step in range(1, 60):
+        do_step(job, step, 0.1 if step < 20 else 0.13)
+        links = {"n0.g0>n0.g2": Link(0.1, 0.0)} if step >= 30 else {}
+        job.coordinator._state.profile = Profile(links=links)
+        job.tick(1000)
+        for question in questions(job)[len(asked_at) :]:
+            asked_at.append(step)
+            job.take(PlanAnswered(make_answer(question, HOME, step_s=question.pace_s)))
+    first, second = questions(job)
+    assert asked_at[0] < 30 == asked_at[1]
+    assert "slow links" not in first.reason
+    assert "slow links: n0.g0>n0.g2" in second.reason
+
+
 def test_a_stop_ends_all_questions():
     job = begun()
     job.take(StopWanted("SIGTERM"))

@@ -42,3 +42,16 @@ def test_a_little_slower_counts_where_the_reason_is_known():
     assert pace.is_slower
     assert not pace.has_drifted
     assert not paced(*[0.8] * NUM_RECENT, pace=pace).is_slower
+
+
+def test_what_was_thought_of_a_pace_does_not_make_it_the_best():
+    pace = paced(*[1.0] * (NUM_RECENT + 1))
+    assert not pace.was_better
+    paced(*[1.1] * NUM_RECENT, pace=pace)
+    pace.thought_about()
+    assert pace.was_better
+    assert not pace.is_slower
+    paced(*[1.02] * NUM_RECENT, pace=pace)
+    assert not pace.was_better
+    paced(*[2.0] * (NUM_RECENT + 1), pace=pace, epoch=2)
+    assert not pace.was_better, "another plan"

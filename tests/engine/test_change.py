@@ -6,8 +6,10 @@ import pytest
 
 from holdfast.control.order import FullPlan, Joiner, Order
 from holdfast.engine.background import Background
-from holdfast.engine.change import PendingChange
+from holdfast.engine.change import PendingChange, prepare_change
+from holdfast.engine.epoch import LiveEpoch
 from holdfast.engine.groups import GroupBroken
+from holdfast.engine.mesh import Mesh
 from holdfast.plan.build import regular_plan
 from holdfast.plan.feeding import UnitSource
 from holdfast.plan.transition import plan_transition
@@ -44,13 +46,14 @@ def failed():
     return made
 
 
-def make(building=None, meeting=None, links=None, builds_now=True, **order):
+def make(building=None, state=None, meeting=None, links=None, builds_now=True, **order):
     building = building or done()
     return PendingChange(
         Order(number=2, kind="change", plan=FullPlan(""), incarnations={}, **order),
         PLAN,
         TRANSITION,
         build=lambda: building,
+        make_state=(lambda: state) if state else None,
         builds_now=builds_now,
         meeting=meeting or done(),
         links=links or done([]),
@@ -65,7 +68,7 @@ def gate():
     gate.set()
 
 
-@pytest.mark.parametrize("late", ["building", "meeting", "links"])
+@pytest.mark.parametrize("late", ["building", "state", "meeting", "links"])
 def test_it_is_entered_when_all_is_made(gate, late):
     waiting = Background("late", lambda: gate.wait(30) and [])
     change = make(**{late: waiting})
@@ -83,7 +86,7 @@ def test_and_when_every_worker_that_is_fed_is_current():
     assert change.is_prepared(5)
 
 
-@pytest.mark.parametrize("bad", ["building", "meeting", "links"])
+@pytest.mark.parametrize("bad", ["building", "state", "meeting", "links"])
 def test_one_that_cannot_be_prepared_says_why(bad):
     assert make(**{bad: failed()}).failure() == "no worker came"
     assert make().failure() == ""
@@ -95,17 +98,61 @@ def test_when_it_is_given_up_no_worker_is_fed_any_more():
     assert feeder.why_closed == "void"
 
 
-def test_groups_that_cannot_be_made_beside_training_are_made_at_the_switch():
+@pytest.mark.parametrize("builds_now", [True, False])
+def test_what_cannot_be_made_beside_training_is_made_at_the_switch(builds_now):
     begun = []
 
-    def build():
-        begun.append(1)
-        return done("mesh")
+    def make_one(name):
+        begun.append(name)
+        return done(name)
+
+    change = PendingChange(
+        Order(number=2, kind="change", plan=FullPlan(""), incarnations={}),
+        PLAN,
+        TRANSITION,
+        build=lambda: make_one("mesh"),
+        make_state=lambda: make_one("state"),
+        builds_now=builds_now,
+        meeting=done(),
+        links=done([]),
+    )
+    assert change.is_prepared(1)
+    assert begun == (["mesh", "state"] if builds_now else [])
+    assert [change.building().result(), change.building().result()] == ["mesh", "mesh"]
+    assert [change.new_state().result(), change.new_state().result()] == ["state", "state"]
+    assert begun == ["mesh", "state"]
+
+
+class Alone:
+    """A communicator whose groups have no other members."""
+
+    worker, connects_beside_training = "n0.g0", True
+
+    def make(self, kind, members, number):
+        return self
+
+    def warm_up(self):
+        pass
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_who_keeps_its_seats_and_gives_nothing_makes_no_state(monkeypatch, keeps):
+    """All others have theirs before the switch."""
+    monkeypatch.setattr("holdfast.engine.change.make_mesh", lambda *args, **options: None)
+    before = regular_plan(Task().units, replicas=2, micro_batches=4)
+    split = regular_plan(Task().units, stages=2, micro_batches=4)
+    after = before if keeps else split
+    made = []
+
+    def make_state(plan):
+        made.append(plan)
+        return None, {}
 
     order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
-    parts = {"meeting": done(), "links": done([])}
-    change = PendingChange(order, PLAN, TRANSITION, build=build, builds_now=False, **parts)
+    epoch = LiveEpoch(1, before, Mesh(before, 1, {}, 0))
+    change = prepare_change(order, after, epoch, Alone(), make_state)
+    for background in change._under_way:
+        background.join()
     assert change.is_prepared(1)
-    assert begun == []
-    assert [change.building().result(), change.building().result()] == ["mesh", "mesh"]
-    assert begun == [1]
+    assert made == ([] if keeps else [split])
+    assert (change.new_state() is None) == keeps

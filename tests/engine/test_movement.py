@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine import movement
 from holdfast.engine.movement import CorruptPiece, carry_out, cut, digest
-from holdfast.engine.state import build_state
+from holdfast.engine.state import build_state, fresh_slices
 from holdfast.errors import InternalError
 from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
@@ -52,7 +52,7 @@ def move(old, new, shape=SMALL, wrap=lambda group, _: group, timeout_ms=10_000):
         worker, group = arguments
         state = build_state(new, worker, model.build_unit, torch.float64, CPU)
         held = numbered(old, worker, shape)
-        return carry_out(transition, worker, wrap(group, worker), held, state), held
+        return carry_out(transition, worker, wrap(group, worker), held, fresh_slices(state)), held
 
     with crew(*workers, timeout_ms=timeout_ms) as members:
         groups = members.make("meeting", workers) if len(workers) > 1 else {workers[0]: None}
@@ -196,8 +196,9 @@ def test_a_corrupt_message_is_an_error_with_a_name(monkeypatch, victim, at):
 def test_a_move_without_a_group_is_our_bug():
     old, new = regular(stages=2), regular(stages=2, split=[4, 1])
     state = build_state(new, "n0.g0", LlamaModel(SMALL).build_unit, torch.float64, CPU)
+    held = numbered(old, "n0.g0", SMALL)
     with pytest.raises(InternalError, match=r"n0.g0 has a move but no group to move by"):
-        carry_out(plan_transition(old, new), "n0.g0", None, numbered(old, "n0.g0", SMALL), state)
+        carry_out(plan_transition(old, new), "n0.g0", None, held, fresh_slices(state))
 
 
 def test_digest_sees_every_bit_and_fits_a_signed_integer():

@@ -63,6 +63,51 @@ def test_staging_is_two_buckets_and_a_third_waits():
     assert len(log) == 3
 
 
+def test_all_exchanges_of_a_bucket_start_together():
+    """Stages of different degrees: a bucket has an exchange per half and one of its norms. Were
+    they started two at a time, they would fall behind the backward pass, which is asked between
+    units only, and pile up behind it.
+    """
+    plan = make_plan(UNITS, [make_stage(0, 0, 0, 5, 0), make_stage(1, 0, 0, 5, 1, 2)], [1, 1])
+    state, reduction, log = prepare(plan)
+    exchanges = [sum("n0.g0" in e.members for e in unit) for unit in plan_exchanges(plan)]
+    assert exchanges[3] == exchanges[2] == 3
+    whole = max(sum(g.numel() for g in b.gradients()) for b in state.buckets.values())
+    assert reduction.staging_bytes <= 2 * whole * 8
+    reduction.mark_ready(4)
+    assert len(log) == exchanges[4]
+    reduction.mark_ready(3)
+    assert len(log) == exchanges[4] + 3
+    reduction.mark_ready(2)
+    assert len(log) == exchanges[4] + 3
+    first, *others = log[: exchanges[4]]
+    first.finish()
+    reduction.progress()
+    assert len(log) == exchanges[4] + 3  # another exchange of the bucket is still under way
+    for pending in others:
+        pending.finish()
+    reduction.progress()
+    assert len(log) == exchanges[4] + 6
+
+
+def test_exchanges_of_one_bucket_do_not_touch_each_other():
+    plan = make_plan(UNITS, [make_stage(0, 0, 0, 5, 0), make_stage(1, 0, 0, 5, 1, 2)], [1, 1])
+    state, reduction, _ = prepare(plan, obliging=True)
+    before = gradients(state, ORDER)
+    for unit in ORDER:
+        reduction.mark_ready(unit)
+    reduction.finish()
+    after = gradients(state, ORDER)
+    doubled = [
+        torch.equal(2 * a, b)
+        for unit in ORDER
+        for a, b in zip(before[unit], after[unit], strict=True)
+        if a.dim() > 1
+    ]
+    assert doubled
+    assert all(doubled)
+
+
 def test_staging_is_only_what_is_needed():
     alone = regular_plan(UNITS, micro_batches=1)
     _, reduction, _ = prepare(alone)

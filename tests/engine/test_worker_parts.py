@@ -24,6 +24,9 @@ class Snapshots:
     def enter(self, plan, slices, since):
         self.calls.append(("enter", since))
 
+    def prefetch(self, plan):
+        self.calls.append(("prefetch", plan))
+
     def leave(self):
         self.calls.append(("leave", None))
 
@@ -47,6 +50,15 @@ def test_plans_are_known_by_the_order_they_came_with(parts):
     less = parts.learn_plan(order(4, PlanWithout(1, ("n0.g1",))))
     assert (full, less.workers) == (PLAN, ("n0.g0",))
     assert parts.learn_plan(order(5, SamePlan(4))) is less
+
+
+def test_what_a_plan_needs_is_worked_out_before_it_is_entered(parts):
+    parts.builder = SimpleNamespace(prefetch=parts.snapshots.calls.append)
+    parts.prefetch(PLAN)
+    assert parts.snapshots.calls == [PLAN, ("prefetch", PLAN)]
+    parts.snapshots = None
+    parts.builder.prefetch = lambda plan: None
+    parts.prefetch(PLAN)
 
 
 def test_snapshots_are_of_an_epoch_that_runs_steps(parts):

@@ -66,6 +66,9 @@ def test_every_model_is_sound(name: str) -> None:
     assert [units[0].name, units[1].name, units[-1].name] == ["embed", "block.0", "head"]
     assert all(unit.boundary_bytes == 2 * 64 * shape.dim for unit in units[:-1])
     assert units[-1].boundary_bytes == 0
+    wide = llama_units(shape, 64, element_bytes=8)
+    assert all(unit.boundary_bytes == 8 * 64 * shape.dim for unit in wide[:-1])
+    assert [unit.activation_bytes for unit in wide] == [unit.activation_bytes for unit in units]
 
 
 @pytest.mark.parametrize("name", [*LLAMA, *QWEN])

@@ -8,7 +8,8 @@ its peers is not in it: who is slow is the detector's to say.
 A message's time is told by its receiver. Of a reduction all members tell a time; the smallest of
 them is that of the last to enter, and holds no wait. Traffic has few sizes, so a time is taken as
 bytes over bandwidth, unless two sizes of one kind tell the latency apart. A link between two
-workers that takes much longer than others of its kind is named in `Profile.links`.
+workers that takes much longer than others of its kind is named in `Profile.links`. Where no message
+passes between nodes, reductions tell what one would take: no faster than the turns of their rings.
 """
 
 from collections import deque
@@ -168,7 +169,9 @@ class CostBook:
                     own = Link(usual[kind].latency * factor, usual[kind].bandwidth / factor)
                     links[">".join(members)] = own
         within, between = usual[True], usual[False]
-        return (within if kinds[True] else between), (between if kinds[False] else within), links
+        if not kinds[False]:
+            between = slower_of(within, self._ring(plan, between_nodes=True))
+        return (within if kinds[True] else between), between, links
 
     def _is_message(self, plan: Plan, members: Members) -> bool:
         """Two workers of one reduction hold the same units, two that exchange messages do not."""
@@ -176,12 +179,14 @@ class CostBook:
         first, second = ({(s.first, s.stop) for s, _ in seat} for seat in seats)
         return len(members) == 2 and not first & second
 
-    def _ring(self, plan: Plan) -> Link:
+    def _ring(self, plan: Plan, *, between_nodes: bool = False) -> Link:
+        """`between_nodes`: only of those that leave their node."""
         found = [
             (len(members), num_bytes, median(times))
             for (members, num_bytes), times in self._paths.items()
             if not (len(members) == 2 and self._is_message(plan, members))
             and num_bytes >= FEW_BYTES
+            and not (between_nodes and len({node_of(worker) for worker in members}) == 1)
         ]
         # A ring of n passes 2 (n - 1) / n of the bytes over every link, in 2 (n - 1) turns.
         rows = [(b / n, t / (2 * (n - 1))) for n, b, t in found if n > 1]
@@ -206,6 +211,12 @@ def fit_link(rows: Iterable[tuple[float, float]]) -> Link:
         if slope > 0 and start >= 0:
             return Link(float(start), float(1 / slope))
     return Link(0.0, float(np.median(sizes / times)))
+
+
+def slower_of(one: Link, other: Link) -> Link:
+    """The worse of each."""
+    rates = [link.bandwidth for link in (one, other) if link.bandwidth]
+    return Link(max(one.latency, other.latency), min(rates, default=0.0))
 
 
 def _ratio(costs: Mapping[str, UnitCost], base: Mapping[str, UnitCost]) -> float:

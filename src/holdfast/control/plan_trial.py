@@ -2,7 +2,9 @@
 
 A model is not exact: a plan that should have been faster may turn out slower than the one before
 it. Steps of both are compared, all of them taken with the same health; then the plan before is the
-better one. Where there were too few steps to compare with, the plan stays.
+better one. A plan is entered soon after health has changed, so there are often too few such steps
+of the plan before. Then what the model says of that plan takes their place. This may be wrong, too,
+so the plan that is gone back to is on trial in its turn, now beside measured steps.
 
 A plan that was taken for its copies of the state, though slower, is on no trial.
 """
@@ -26,6 +28,8 @@ class _Trial(msgspec.Struct, frozen=True):
     plan: str
     promised_s: float
     before: str
+    before_s: float
+    """What the model says of a step under the plan before; 0: only measured steps count."""
     health_epoch: int
 
 
@@ -41,8 +45,9 @@ class PlanTrial:
         """The plan of this answer will be entered."""
         assert answer.chosen is not None
         promised_s = answer.chosen.step_s
-        trial = _Trial(answer.plan, promised_s, question.now, health_epoch)
-        self._trial = trial if promised_s < answer.now_step_s else None
+        now_s = answer.now_step_s
+        trial = _Trial(answer.plan, promised_s, question.now, now_s, health_epoch)
+        self._trial = trial if promised_s < now_s else None
 
     def stepped(self, epoch: int, seconds: float, health_epoch: int) -> None:
         if health_epoch != self._health_epoch:
@@ -62,11 +67,15 @@ class PlanTrial:
         if trial is None or trial.plan != now or not is_known:
             return "", ""
         self._trial = None
-        pace_s = median(list(self._steps_s)[1:])
-        is_same = trial.health_epoch == health_epoch == self._health_epoch
-        if not is_same or not self._before_s or pace_s <= self._before_s * (1 + MAX_LOSS):
+        if not trial.health_epoch == health_epoch == self._health_epoch:
             return "", ""
+        pace_s, before_s = median(list(self._steps_s)[1:]), self._before_s or trial.before_s
+        if not before_s or pace_s <= before_s * (1 + MAX_LOSS):
+            return "", ""
+        if not self._before_s:
+            self._trial = _Trial(trial.before, before_s, trial.plan, 0.0, health_epoch)
+        verb = "took" if self._before_s else "should take"
         return trial.before, (
             f"the plan in force was to take {trial.promised_s:.3g} s a step and takes "
-            f"{pace_s:.3g} s, the one before it took {self._before_s:.3g} s"
+            f"{pace_s:.3g} s, the one before it {verb} {before_s:.3g} s"
         )

@@ -6,7 +6,8 @@ Nothing waits for it: an answer that is late, or does not fit any more, is left 
 goes on with the plan in force.
 
     asked      when health has changed (a worker lost, back, slow, recovered; a spare, a new node),
-               when a missing worker is overdue, when steps take another time than they did
+               when a missing worker is overdue, when steps take another time than they did,
+               when it is found out which link makes them longer
     not asked  while a change or a round is under way, while a missing worker can still join the
                plan in force, and where nothing could pay for itself before a worker is back
     valid      an answer to the last question, if health and the plan in force are still those of
@@ -76,6 +77,8 @@ class Replanner:
         self._num_failed = 0
         """Questions without an answer, one after the other."""
         self._drifted_ms = self._num_drifts = 0
+        self._known_links: set[str] = set()
+        """Slow ones that were asked about."""
         self._known_slow: dict[str, float] = {}
         """As it counts: see `_slow`."""
         self._trial = PlanTrial()
@@ -184,15 +187,21 @@ class Replanner:
         return self._drift()
 
     def _drift(self) -> str:
-        """Said seldom: the pace of a machine may go up and down."""
-        links = ", ".join(self._state.profile.links)
+        """Said seldom: the pace of a machine may go up and down. Not so once a link is found out to
+        be slow, which takes longer than to see that steps are: what was asked before could not
+        know the reason.
+        """
+        links = self._state.profile.links
         is_due = self._state.now_ms - self._drifted_ms >= DRIFT_MS * 2**self._num_drifts
         is_another = self.pace.has_drifted or (bool(links) and self.pace.is_slower)
-        if not is_another or not is_due:
+        is_found = self.pace.was_better and any(link not in self._known_links for link in links)
+        if not is_found and not (is_another and is_due):
             return ""
+        self._known_links.update(links)
         self._drifted_ms = self._state.now_ms
         self._num_drifts += 1
-        return "steps take another time than they did" + (f"; slow links: {links}" * bool(links))
+        words = f"; slow links: {', '.join(links)}" if links else ""
+        return f"steps take another time than they did{words}"
 
     def _ask_if_useful(
         self, now: Plan, home: Plan, available: tuple[str, ...], missing: list[str], reason: str

@@ -14,7 +14,8 @@ kept."""
 DRIFT = 1.2
 """A pace that differs by this factor is another one ..."""
 SLOWER = 1.05
-"""... or one that is slower by this, if it is known what has become slow."""
+"""... or one that is slower by this, if it is known what has become slow. That may become known
+only after the pace was thought about: then the best pace of the epoch is what counts."""
 
 
 class StepPace:
@@ -28,10 +29,13 @@ class StepPace:
         self._num_steps = 0
         self._known_s = 0.0
         """What the plan in force was thought about with."""
+        self._best_s = 0.0
+        """Of whole windows under the plan in force."""
 
     def add(self, epoch: int, seconds: float) -> None:
         if epoch != self._running:
-            self._running, self._num_steps, self._known_s = epoch, 0, 0.0
+            self._running, self._num_steps = epoch, 0
+            self._known_s = self._best_s = 0.0
             self._recent.clear()
         self._num_steps += 1
         if self._num_steps == 1:
@@ -41,8 +45,9 @@ class StepPace:
         self._recent.append(seconds)
         if len(self._recent) >= NUM_NEEDED:
             self.epoch, self.seconds = epoch, median(self._recent)
-        if len(self._recent) == NUM_RECENT and not self._known_s:
-            self._known_s = self.seconds
+        if len(self._recent) == NUM_RECENT:
+            self._known_s = self._known_s or self.seconds
+            self._best_s = min(self._best_s or self.seconds, self.seconds)
 
     @property
     def has_drifted(self) -> bool:
@@ -55,9 +60,17 @@ class StepPace:
         return self._drift > log(SLOWER)
 
     @property
+    def was_better(self) -> bool:
+        """Under this plan, by so much that a reason for it counts; whatever was thought since."""
+        return self._since(self._best_s) > log(SLOWER)
+
+    @property
     def _drift(self) -> float:
-        is_full = len(self._recent) == NUM_RECENT and self._known_s > 0 and self.seconds > 0
-        return log(self.seconds / self._known_s) if is_full else 0.0
+        return self._since(self._known_s)
+
+    def _since(self, before_s: float) -> float:
+        is_full = len(self._recent) == NUM_RECENT and before_s > 0 and self.seconds > 0
+        return log(self.seconds / before_s) if is_full else 0.0
 
     def thought_about(self) -> None:
         """From now on this pace is what is known."""

@@ -2,7 +2,8 @@
 
 All of it is made on threads beside the training. A worker that joins and is fed has its state by
 the time of the switch, so nothing moves then; whatever else the new plan needs elsewhere is moved
-between the two steps, over one group of all workers concerned.
+between the two steps, over one group of all workers concerned. The modules and buffers it is moved
+to are there by then: what one worker would have to make at the switch, all the others wait for.
 """
 
 from collections.abc import Callable
@@ -13,17 +14,19 @@ import msgspec
 from holdfast.control.order import Order
 from holdfast.engine.background import Background
 from holdfast.engine.communicator import Communicator
-from holdfast.engine.epoch import LiveEpoch
+from holdfast.engine.epoch import LiveEpoch, same_seats
 from holdfast.engine.feed import Feeder
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.mesh import Mesh, make_mesh
-from holdfast.engine.state import TensorState
+from holdfast.engine.state import Slice, TensorState
 from holdfast.plan.feeding import given_pieces
 from holdfast.plan.plan import Plan
 from holdfast.plan.transfer_rounds import in_rounds
 from holdfast.plan.transition import Transition, plan_transition
 
 FeedGroups = dict[str, LiveGroup]
+NewState = tuple[TensorState, dict[str, Slice]]
+"""Modules of a plan, and slices for them, without values."""
 
 
 class PendingChange:
@@ -34,14 +37,18 @@ class PendingChange:
         transition: Transition,
         *,
         build: Callable[[], Background[Mesh]],
+        make_state: Callable[[], Background[NewState]] | None = None,
         builds_now: bool,
         meeting: Background[LiveGroup | None],
         links: Background[list[Feeder]],
     ) -> None:
-        """`build` starts the making of groups: now, or at the switch."""
+        """`build` and `make_state` start the making of groups and of modules: now, or at the
+        switch. Without `make_state`, the state of this worker stays as it is.
+        """
         self.order, self.plan, self.transition = order, plan, transition
-        self._build, self.meeting = build, meeting
+        self._build, self._make_state, self.meeting = build, make_state, meeting
         self._building = build() if builds_now else None
+        self._new_state = make_state() if builds_now and make_state is not None else None
         self._links = links
 
     def building(self) -> Background[Mesh]:
@@ -50,9 +57,16 @@ class PendingChange:
             self._building = self._build()
         return self._building
 
+    def new_state(self) -> Background[NewState] | None:
+        """None: the state of this worker stays as it is."""
+        if self._new_state is None and self._make_state is not None:
+            self._new_state = self._make_state()
+        return self._new_state
+
     @property
     def _under_way(self) -> "list[Background[Any]]":
-        return [made for made in (self._building, self.meeting, self._links) if made is not None]
+        made = (self._building, self._new_state, self.meeting, self._links)
+        return [background for background in made if background is not None]
 
     @property
     def feeders(self) -> list[Feeder]:
@@ -90,6 +104,7 @@ def prepare_change(
     plan: Plan,
     before: LiveEpoch,
     communicator: Communicator,
+    make_state: Callable[[Plan], NewState],
     giving: Giving | None = None,
 ) -> PendingChange:
     """`giving`: of a worker with a role now, which may have to feed others."""
@@ -110,6 +125,8 @@ def prepare_change(
         group.warm_up()
         return group
 
+    stays = not any(worker in (move.source, move.target) for move in moves)
+    stays = stays and same_seats(worker, before.plan, plan)
     return PendingChange(
         order,
         plan,
@@ -118,6 +135,9 @@ def prepare_change(
             f"groups of epoch {number}",
             lambda: make_mesh(communicator, plan, number, before.mesh.groups, warm=True),
         ),
+        make_state=None
+        if stays
+        else lambda: Background(f"state of epoch {number}", lambda: make_state(plan)),
         builds_now=communicator.connects_beside_training,
         meeting=Background(f"meeting of epoch {number}", meet),
         links=Background(

@@ -20,7 +20,7 @@ from holdfast.engine.bulk import Memory
 from holdfast.engine.catch_up import CatchUp
 from holdfast.engine.change import Giving, PendingChange, join_links, prepare_change
 from holdfast.engine.communicator import store_of
-from holdfast.engine.epoch import LiveEpoch, same_seats
+from holdfast.engine.epoch import LiveEpoch
 from holdfast.engine.mesh import Mesh, left_over
 from holdfast.engine.movement import carry_out
 from holdfast.engine.state import fresh_slices
@@ -50,8 +50,9 @@ class ChangeExecutor:
             parts.config.feed_delay_ms,
         )
         if parts.worker in plan.seats:
-            Background(f"actions of epoch {order.number}", lambda: parts.builder.prefetch(plan))
-        self._pending = prepare_change(order, plan, epoch, parts.groups.communicator, giving)
+            Background(f"actions of epoch {order.number}", lambda: parts.prefetch(plan))
+        communicator, make_state = parts.groups.communicator, parts.builder.new_state
+        self._pending = prepare_change(order, plan, epoch, communicator, make_state, giving)
 
     def is_prepared(self, step: int) -> bool:
         """At the last moment before the agreement of a step."""
@@ -203,7 +204,8 @@ class _UnfedJoin:
             raise InternalError(f"{parts.worker} joins without a source, and knows no plan")
         self._parts, self._key = parts, f"changed/{order.number}"
         self._store = store_of(store, parts.epoch.plan.workers)
-        self._change = prepare_change(order, plan, parts.epoch, parts.groups.communicator)
+        communicator, make_state = parts.groups.communicator, parts.builder.new_state
+        self._change = prepare_change(order, plan, parts.epoch, communicator, make_state)
 
     def go_on(self, timeout_s: float) -> tuple[Entered, ChangeReport] | None:
         if not self._store.check([self._key]):
@@ -224,13 +226,14 @@ def _go_over(parts: WorkerParts, change: PendingChange, version: int, start: flo
     meeting = parts.groups.wait_for(change.meeting)
     after = LiveEpoch(change.order.number, change.plan, mesh)
     num_bytes = 0
-    if _stays_as_it_is(parts.worker, change, before.plan):
+    making = change.new_state()
+    if making is None:
         assert before.state is not None
         after.state = before.state.under(after.plan)
         parts.builder.build(after, parts.num_updates)
     else:
-        state = parts.builder.build_state(after.plan)
-        moved = carry_out(change.transition, parts.worker, meeting, before.slices, state)
+        state, fresh = parts.groups.wait_for(making)
+        moved = carry_out(change.transition, parts.worker, meeting, before.slices, fresh)
         slices, num_bytes = moved
         parts.builder.bind(after, state, slices, parts.num_updates)
     if meeting is not None and meeting.size > 1:
@@ -241,12 +244,6 @@ def _go_over(parts: WorkerParts, change: PendingChange, version: int, start: flo
     gone = left_over(before.mesh, mesh)
     parts.groups.close_aside([*gone, *([meeting] if meeting else [])])
     return _report(after, version, num_bytes, start)
-
-
-def _stays_as_it_is(worker: str, change: PendingChange, before: Plan) -> bool:
-    """Nothing moves from here or to here, and the seats are the same."""
-    moved = any(worker in (m.source, m.target) for m in change.transition.moves)
-    return not moved and same_seats(worker, before, change.plan)
 
 
 def _report(epoch: LiveEpoch, version: int, num_bytes: int, start: float) -> ChangeReport:

@@ -33,7 +33,7 @@ from holdfast.engine.optimizer_config import OptimizerConfig
 from holdfast.engine.reduction import Reduction
 from holdfast.engine.shard_plan import plan_gathers, plan_scatters
 from holdfast.engine.sharding import Gathers
-from holdfast.engine.state import Slice, TensorState, build_state, pack
+from holdfast.engine.state import Slice, TensorState, build_state, fresh_slices, pack
 from holdfast.engine.step_times import step_times, step_workloads
 from holdfast.engine.tensor_parallel import LocalGroup, TensorGroup
 from holdfast.engine.unit_module import UnitModule, UnitPlacement
@@ -157,6 +157,11 @@ class EpochBuilder:
     def build_state(self, plan: Plan) -> TensorState:
         """Modules and buffers, without values."""
         return build_state(plan, self.worker, self.model.build_unit, self.dtype, self.device)
+
+    def new_state(self, plan: Plan) -> tuple[TensorState, dict[str, Slice]]:
+        """The same with slices for them, to be filled."""
+        state = self.build_state(plan)
+        return state, fresh_slices(state)
 
     def bind(
         self, epoch: LiveEpoch, state: TensorState, slices: dict[str, Slice], num_updates: int

@@ -20,8 +20,6 @@ from torch import Tensor
 from holdfast.engine.groups import LiveGroup, Pending
 from holdfast.engine.state import (
     Slice,
-    TensorState,
-    fresh_slices,
     num_bytes_of,
     pack,
     unpack,
@@ -73,14 +71,14 @@ def carry_out(
     worker: str,
     group: LiveGroup | None,
     old: dict[str, Slice],
-    new: TensorState,
+    fresh: dict[str, Slice],
 ) -> tuple[dict[str, Slice], int]:
-    """The slices of the new state, and how many bytes came from others.
+    """The slices of the new state, and how many bytes came from others; `fresh`: without values.
 
     A slice whose box is unchanged is taken over as it is; others are put together from what was
     here and what arrives.
     """
-    slices = _inherit(old, fresh_slices(new))
+    slices = _inherit(old, fresh)
     in_flight: deque[_Message] = deque()
     num_bytes = 0
     for (source, target), moves in groupby(transition.moves, key=_ends):

@@ -2,9 +2,11 @@
 
 Each bucket is copied to staging and summed there; the local sum stays as it is until the result
 is complete here, and only then is replaced by it. So a broken reduction loses nothing. Staging
-is two buffers, each as large as the largest exchange, whatever the model's size: a third
-exchange waits for one of the first two. It waits in a queue, not in the caller: the computation
-goes on, and `progress` starts what has found room.
+is two buffers, each as large as the largest bucket, whatever the model's size: a third bucket
+waits for one of the first two. It waits in a queue, not in the caller: the computation goes on,
+and `progress` starts what has found room. All exchanges of a bucket start together, however many
+it has: where stages are cut differently there are several, and buckets become ready faster than
+one exchange after the other could be started between two units.
 
 Where a shard group holds a unit in parts, its local sums are of whole tensors: they are summed over
 the group first (`sharding.Scatter`), and the exchange starts from this worker's rows of that sum.
@@ -47,10 +49,13 @@ class _Prepared:
         bucket: Bucket,
         group: LiveGroup,
         contribution: GivenPart,
+        first: int,
     ) -> None:
+        """`first`: where its elements begin in the staging of the bucket."""
         self.slot, self.group, self.bucket = slot, group, bucket
         self.contribution = contribution
         self.num_elements = exchange.num_elements
+        self._place = slice(first, first + exchange.num_elements)
         self.parts = [
             (piece.tensor, local_index(bucket.slices[piece.tensor].box, piece.box))
             for piece in exchange.pieces
@@ -65,14 +70,14 @@ class _Prepared:
     def load(self, staging: Tensor) -> Tensor:
         """Copy the pieces to staging, one behind the other; the part of it they fill."""
         if self.contribution == "nothing":
-            return staging[: self.num_elements].zero_()
+            return staging[self._place].zero_()
         sums = self.sums()
         views = self._cut(staging, sums)
         torch._foreach_copy_(views, sums)
         if self.contribution == "sum":
             for at in self._silent:
                 views[at].zero_()  # another tensor rank of this stage adds the same
-        return staging[: self.num_elements]
+        return staging[self._place]
 
     def store(self, staging: Tensor) -> None:
         sums = self.sums()
@@ -82,7 +87,7 @@ class _Prepared:
         """Staging, seen as the pieces. There are two buffers, so two sets of views."""
         if id(staging) not in self._views:
             views: list[Tensor] = []
-            at = 0
+            at = self._place.start
             for piece in sums:
                 views.append(staging[at : at + piece.numel()].view(piece.shape))
                 at += piece.numel()
@@ -98,6 +103,8 @@ class _Flight:
     staging: Tensor
     pending: Pending
     started: float
+    is_last: bool
+    """Of its bucket: behind it the staging is free."""
 
 
 @dataclass(slots=True)
@@ -154,7 +161,8 @@ class Reduction:
         self._staging = self._make_staging(state, dtype)
         self._ready: set[int] = set()
         self._next = 0
-        self._queue: deque[_Prepared] = deque()
+        self._queue: deque[int] = deque()
+        """Units whose exchanges may start, as soon as there is staging."""
         self._flights: list[_Flight] = []
 
     def _prepare(self, state: TensorState, mesh: Mesh) -> None:
@@ -173,15 +181,17 @@ class Reduction:
                 elif contribution != "none needed":
                     invariant(group is not None, f"slot {slot} has no group {exchange.members}")
                     assert group is not None
+                    first = sum(other.num_elements for other in self._prepared[unit])
                     self._prepared[unit].append(
-                        _Prepared(slot, exchange, state.worker, bucket, group, contribution)
+                        _Prepared(slot, exchange, state.worker, bucket, group, contribution, first)
                     )
 
     def _contribution(self, slot: Slot) -> GivenPart:
         return "sum" if self._completion is None else self._completion.contribution(slot)
 
     def _make_staging(self, state: TensorState, dtype: torch.dtype | None) -> list[Tensor]:
-        sizes = [p.num_elements for prepared in self._prepared.values() for p in prepared]
+        found = [prepared for prepared in self._prepared.values() if prepared]
+        sizes = [sum(each.num_elements for each in prepared) for prepared in found]
         if not sizes:
             return []
         example = next(iter(state.slices.values())).updated.detach()
@@ -229,7 +239,7 @@ class Reduction:
         while self._flights and self._flights[0].pending.is_done():
             self._land(self._flights.pop(0))
         while self._queue and self._staging:
-            self._launch(self._queue.popleft())
+            self._launch(self._prepared[self._queue.popleft()])
 
     def _queue_exchanges(self) -> None:
         """Those of units whose local sums are ready, in the order of all workers."""
@@ -239,7 +249,8 @@ class Reduction:
                 return
             for slot in self._alone.get(unit, ()):
                 self._reduced(slot)
-            self._queue.extend(self._prepared[unit])
+            if self._prepared[unit]:
+                self._queue.append(unit)
             self._next_queued += 1
 
     def _launch_scatter(self, unit: int) -> None:
@@ -261,11 +272,13 @@ class Reduction:
                     index = local_index(bucket.slices[piece.tensor].box, piece.box)
                     bucket.gradient(piece.tensor)[index].copy_(sums[piece.tensor][index])
 
-    def _launch(self, prepared: _Prepared) -> None:
+    def _launch(self, bucket: Sequence[_Prepared]) -> None:
         staging = self._staging.pop()
-        pending = prepared.group.all_reduce_async(prepared.load(staging))
-        self._flights.append(_Flight(prepared, staging, pending, time.perf_counter()))
-        self.on_launch()
+        for each in bucket:
+            pending = each.group.all_reduce_async(each.load(staging))
+            is_last = each is bucket[-1]
+            self._flights.append(_Flight(each, staging, pending, time.perf_counter(), is_last))
+            self.on_launch()
 
     def _land(self, flight: _Flight) -> None:
         flight.pending.wait()
@@ -276,7 +289,8 @@ class Reduction:
         self._spans[flight.exchange.group.members] = (num_bytes, seconds)
         flight.exchange.store(flight.staging)
         self._reduced(flight.exchange.slot)
-        self._staging.append(flight.staging)
+        if flight.is_last:
+            self._staging.append(flight.staging)
         self.on_land(flight.exchange.slot[0], flight.started)
 
     def finish(self) -> None:

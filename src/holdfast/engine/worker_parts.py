@@ -55,6 +55,12 @@ class WorkerParts:
         assert self.epoch is not None
         return self.epoch
 
+    def prefetch(self, plan: Plan) -> None:
+        """Work out what this worker does under a plan, beside the training."""
+        self.builder.prefetch(plan)
+        if self.snapshots is not None:
+            self.snapshots.prefetch(plan)
+
     def enter(self, epoch: LiveEpoch | None, since: Version | None = None) -> None:
         """This is what the worker runs from now on. Snapshots are of it, too; `since`: see
         there.

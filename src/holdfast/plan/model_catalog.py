@@ -101,11 +101,14 @@ def llama_shape(name: str) -> LlamaShape:
     return LLAMA[name]
 
 
-def llama_units(shape: LlamaShape, tokens: int = 4096) -> tuple[Unit, ...]:
-    """Embedding, blocks, head; `tokens` is the size of one micro-batch."""
+def llama_units(shape: LlamaShape, tokens: int = 4096, element_bytes: int = 2) -> tuple[Unit, ...]:
+    """Embedding, blocks, head; `tokens` is the size of one micro-batch, `element_bytes` that of a
+    number in the messages between stages.
+    """
     _check_shape(shape)
-    blocks = [_block(shape, layer, tokens) for layer in range(shape.num_layers)]
-    return (_embed(shape, tokens), *blocks, _head(shape, tokens))
+    boundary = element_bytes * tokens * shape.dim
+    blocks = [_block(shape, layer, tokens, boundary) for layer in range(shape.num_layers)]
+    return (_embed(shape, tokens, boundary), *blocks, _head(shape, tokens))
 
 
 def _check_shape(shape: LlamaShape) -> None:
@@ -117,13 +120,12 @@ def _check_shape(shape: LlamaShape) -> None:
         )
 
 
-def _embed(shape: LlamaShape, tokens: int) -> Unit:
-    boundary = 2 * tokens * shape.dim
+def _embed(shape: LlamaShape, tokens: int, boundary: int) -> Unit:
     table = TensorSpec("embed.weight", (shape.vocab, shape.dim), Split(0, _vocab_parts(shape)))
-    return Unit("embed", (table,), 0.0, 0.0, 0.0, boundary, boundary)
+    return Unit("embed", (table,), 0.0, 0.0, 0.0, 2 * tokens * shape.dim, boundary)
 
 
-def _block(shape: LlamaShape, layer: int, tokens: int) -> Unit:
+def _block(shape: LlamaShape, layer: int, tokens: int, boundary: int) -> Unit:
     name, dim = f"block.{layer}", shape.dim
     heads = Split(0, shape.num_heads)
     kv = Split(0, shape.num_kv_heads, shape.num_heads)
@@ -142,7 +144,6 @@ def _block(shape: LlamaShape, layer: int, tokens: int) -> Unit:
     )
     weights = sum(tensor.num_elements for tensor in tensors)
     forward = 2 * tokens * weights / 1e12
-    boundary = 2 * tokens * dim
     return Unit(name, tensors, forward, forward, forward, 34 * tokens * dim, boundary)
 
 

@@ -1,5 +1,5 @@
 """Fine tuning: bounds aligned, single micro-batches moved between pipelines, single units between
-stages.
+stages, workers traded away from slow links (`trading.py`).
 
 Units are reduced over all pipelines, one after the other on every stage, so stages with the same
 units wait less for each other than those that overlap: where a pipeline has room below its slowest
@@ -18,6 +18,7 @@ import msgspec
 from holdfast.planner.minimax_shares import align_units, stage_loads
 from holdfast.planner.pipelines import Pipe, Sketch
 from holdfast.planner.search_view import SearchView
+from holdfast.planner.trading import traded
 from holdfast.schedule.registry import priced_rule
 
 ROUNDS = 8
@@ -28,7 +29,7 @@ MAX_PASSES = 6000
 def polished(view: SearchView, sketch: Sketch) -> Sketch | None:
     """A better sketch of the same teams, or None."""
     before = view.cost.step_time(sketch)
-    starts = dict.fromkeys((sketch, aligned(view, sketch)))
+    starts = dict.fromkeys((sketch, aligned(view, sketch), traded(view, sketch)))
     best = min([tuned(view, start) for start in starts], key=view.cost.step_time)
     time = before if best == sketch else view.cost.step_time(best)
     if time > before or view.cost.refusal(best):

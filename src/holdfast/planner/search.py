@@ -35,7 +35,12 @@ from holdfast.planner.search_view import Proposal, SearchView
 from holdfast.planner.step_cost import CostModel
 from holdfast.planner.strategies.arrange import arrange, merge
 from holdfast.planner.strategies.cut_alike import cut_alike
-from holdfast.planner.strategies.keep import carry_on, move_micro_batches, move_units
+from holdfast.planner.strategies.keep import (
+    carry_on,
+    move_micro_batches,
+    move_units,
+    trade_places,
+)
 from holdfast.planner.strategies.redundant import add_copies
 from holdfast.planner.strategies.regular import regular
 from holdfast.planner.strategies.repair import repair_pipelines
@@ -49,6 +54,7 @@ LIVE: tuple[StrategyFunction, ...] = (
     carry_on,
     move_micro_batches,
     move_units,
+    trade_places,
     repair_pipelines,
     arrange,
     merge,

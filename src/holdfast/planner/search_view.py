@@ -55,6 +55,11 @@ class SearchView:
         """Teams are cut anew, also those that are whole."""
 
     @cached_property
+    def free_cost(self) -> CostModel:
+        """As if no link were slower than others of its kind."""
+        return CostModel(self.plan, msgspec.structs.replace(self.cost.profile, links={}))
+
+    @cached_property
     def near(self) -> int:
         """Micro-batches of an ordinary pipeline."""
         return max(1, self.total // max(1, len(self.plan.replicas)))

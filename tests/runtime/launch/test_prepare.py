@@ -1,3 +1,5 @@
+from math import prod
+
 import msgspec
 import numpy as np
 import pytest
@@ -5,9 +7,11 @@ import pytest
 from holdfast.control.worker_reports import Planned
 from holdfast.data.token_file import write_token_file
 from holdfast.engine.data import SyntheticTask
+from holdfast.engine.epoch import DTYPES
 from holdfast.engine.optimizer_config import OptimizerConfig, TensorGroupRule
 from holdfast.engine.row_data import RowData
 from holdfast.errors import HoldfastError
+from holdfast.models.model import LlamaModel
 from holdfast.plan.build import regular_plan
 from holdfast.plan.plan import StateBytes
 from holdfast.plan.state import adamw_state
@@ -54,6 +58,24 @@ def test_a_job_from_degrees():
     assert first.state_bytes == StateBytes(4, 4, 8)
     assert job.num_parameters == 229_952
     assert job.transitions[0].leaving == tuple(f"n0.g{i}" for i in range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute", "element_bytes"),
+    [("float32", "", 4), ("float64", "", 8), ("float32", "bfloat16", 2), ("bfloat16", "", 2)],
+)
+def test_messages_between_stages_count_as_many_bytes_as_are_sent(dtype, compute, element_bytes):
+    """What a link takes is measured by real bytes: a plan that counted others would take a slow
+    link for a fast one.
+    """
+    given = config(
+        precision=PrecisionSection(compute=compute), data=DataSection(rows=2, seq_len=16)
+    )
+    given = msgspec.structs.replace(given, job=JobSection(steps=8, dtype=dtype))
+    unit = prepare_job(given).plans[0].plan.units[1]
+    (sent,) = LlamaModel(given.model.shape()).boundary(1, 2, 16, DTYPES[compute or dtype])
+    assert sent.dtype.itemsize == element_bytes
+    assert unit.boundary_bytes == prod(sent.shape) * element_bytes
 
 
 def test_every_plan_trains_the_micro_batches_of_the_first():

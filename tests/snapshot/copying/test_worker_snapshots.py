@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from holdfast.plan.build import regular_plan
-from holdfast.snapshot.arena_plan import SnapshotOptions
+from holdfast.snapshot.arena_plan import SnapshotOptions, plan_arenas
 from holdfast.snapshot.copying.movers import HostMover
 from holdfast.snapshot.memory.arena import Arena, Version
 from holdfast.snapshot.placement import AGREE
@@ -33,6 +33,14 @@ def test_a_version_is_sealed_before_state_changes(crew):
     crew.train(STATES)
     assert first(crew).sealed_versions == [Version(step, 1) for step in range(1, 7)]
     crew.load(PLAN, PLAN.workers[1], Version(6, 1), STATES[6])
+
+
+def test_arenas_of_a_plan_to_come_are_worked_out_before_it_is_entered(crew):
+    first(crew).snapshots.prefetch(PLAN)
+    before = plan_arenas.cache_info()
+    first(crew).enter()
+    after = plan_arenas.cache_info()
+    assert (after.misses, after.hits) == (before.misses, before.hits + 1)
 
 
 def test_the_version_before_the_last_is_kept_for_those_behind(crew):

@@ -1,9 +1,10 @@
-"""All workers stay: carry on, or move work away from slow ones."""
+"""All workers stay: carry on, or move work away from slow ones, or change their places."""
 
 from collections.abc import Iterator
 
 from holdfast.planner.pipelines import Pipe, Sketch
 from holdfast.planner.search_view import Proposal, SearchView
+from holdfast.planner.trading import traded
 
 
 def carry_on(view: SearchView) -> Iterator[Proposal]:
@@ -37,3 +38,14 @@ def move_units(view: SearchView) -> Iterator[Proposal]:
         }
         if all(new.values()):
             yield Proposal("units", reason, view.shared(view.replaced(new), kind))
+
+
+def trade_places(view: SearchView) -> Iterator[Proposal]:
+    """Workers sit where no slow link lies between neighbours."""
+    reason = "workers trade places, so that slow links have little to carry"
+    if not view.whole or not view.roster.pipes or not view.cost.profile.links:
+        return
+    for kind in view.schedules:
+        sketch = view.shared(view.roster.pipes, kind)
+        if (found := traded(view, sketch)) is not sketch:
+            yield Proposal("trade places", reason, found)

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.engine.import_path import call_factory, load_object
 from holdfast.errors import HoldfastError
 from holdfast.plan.model_catalog import llama_units
+from holdfast.plan.state import ELEMENT_BYTES
 from holdfast.plan.units import Unit
 from holdfast.runtime.config.data_sections import DataKeys
 from holdfast.runtime.config.job_file import JobConfig
@@ -27,7 +28,8 @@ def model_units(config: JobConfig) -> tuple[Unit, ...]:
     """As plans take it; only a model that is not ours needs torch."""
     rows, length = config.data.rows, config.data.seq_len
     if not config.model.is_foreign:
-        return llama_units(config.model.shape(), rows * length)
+        compute = config.precision.compute or config.job.dtype
+        return llama_units(config.model.shape(), rows * length, ELEMENT_BYTES[compute])
     from holdfast.engine.epoch import DTYPES
 
     return foreign_model(config).units(rows, length, DTYPES[config.job.dtype])

@@ -135,6 +135,12 @@ class WorkerSnapshots:
 
     # Epochs.
 
+    def prefetch(self, plan: Plan) -> None:
+        """Work out the arenas of a plan before it is entered: all workers of a node do so, at the
+        moment when they wait for each other.
+        """
+        plan_arenas(plan, self.options)
+
     def enter(
         self, plan: Plan, slices: Mapping[str, StateSlice], since: Version | None = None
     ) -> None:
