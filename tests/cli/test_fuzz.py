@@ -2,6 +2,7 @@
 
 import json
 
+from holdfast.cli import fuzz_run
 from holdfast.cli.main import main
 from holdfast.sim.fuzz import campaign
 from support.mutants import plant
@@ -14,6 +15,13 @@ def test_seeds_are_run_and_counted(capsys):
     assert "seeds per second" in out.splitlines()[0]
     assert "updates" in out
     assert out.endswith("no promise was broken\n")
+
+
+def test_progress_is_told_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(fuzz_run, "SAID_EVERY_S", 0.0)
+    assert main(["fuzz", "--seeds", "2", "--jobs", "1"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" seeds")[0] for line in lines] == ["1 of 2", "2 of 2"]
 
 
 def test_numbers_for_programs(capsys):

@@ -24,6 +24,8 @@ from holdfast.sim.fuzz.shrink import shrink
 
 MAX_TOLD = 20
 EXIT_INTERRUPTED = 130
+SAID_EVERY_S = 30.0
+"""Where there is no terminal: a line of progress."""
 
 
 def run_fuzz(seeds: range, num_processes: int, *, as_json: bool) -> int:
@@ -44,7 +46,9 @@ def run_fuzz(seeds: range, num_processes: int, *, as_json: bool) -> int:
 
 
 def _shown(runs: Iterator[FuzzRun], count: int) -> Generator[FuzzRun]:
-    """With a bar on a terminal. An interrupt ends the seeds, and what was done is told."""
+    """With a bar on a terminal, and lines elsewhere. An interrupt ends the seeds, and what was done
+    is told.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -57,12 +61,19 @@ def _shown(runs: Iterator[FuzzRun], count: int) -> Generator[FuzzRun]:
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("seeds", total=count)
+        said_s = begun_s = perf_counter()
         try:
-            for run in runs:
+            for done, run in enumerate(runs, 1):
                 if run.broken is not None:
                     bar.console.print(_line(run.broken), highlight=False, markup=False)
                 yield run
                 bar.advance(task)
+                if bar.disable and perf_counter() - said_s >= SAID_EVERY_S:
+                    said_s = perf_counter()
+                    rate = done / (said_s - begun_s)
+                    console.print(
+                        f"{done} of {count} seeds, {rate:.1f} per second", highlight=False
+                    )
         except KeyboardInterrupt:
             return
 
