@@ -79,7 +79,14 @@ bench: setup ## quick run of every benchmark; fails when a goal is missed
 	test $$found = 1 || echo "bench: there are no benchmarks yet"; \
 	exit $$missed
 
+# Hosts of tests are namespaces with rules of their own. Where the tools are missing and cannot be
+# installed, tests that need them are skipped and say so.
+TOOLS = for tool in $(1); do command -v $$tool > /dev/null || missing=1; done; \
+  test -z "$$missing" || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null \
+  || { echo "== installing $(2)"; apt-get -qq update; apt-get -qq install -y --no-install-recommends $(2) > /dev/null; } || true
+
 chaos: setup ## fault runs with real processes
+	@$(call TOOLS,iptables ip,iptables iproute2)
 	@echo "== pytest -m chaos"
 	@$(BIN)/pytest -q -m chaos; code=$$?; \
 	if [ $$code = 5 ]; then echo "chaos: there are no fault runs yet"; code=0; fi; \
@@ -98,12 +105,12 @@ gpu: setup ## the tests and quick benchmarks that need a GPU; says so where ther
 	exit $$missed
 
 hosts: setup ## jobs on several hosts, as namespaces of this machine; skipped without root
+	@$(call TOOLS,iptables ip,iptables iproute2)
 	@echo "== pytest -m hosts"
 	@$(BIN)/pytest -q -m hosts
 
 slurm: setup ## jobs under a real Slurm on this machine, installed with apt where root may; skipped elsewhere
-	@command -v slurmctld munged > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null \
-	  || { echo "== slurm: installing slurm-wlm and munge"; apt-get -qq install -y --no-install-recommends slurm-wlm munge > /dev/null; } || true
+	@$(call TOOLS,slurmctld munged,slurm-wlm munge)
 	@echo "== pytest -m slurm"
 	@$(BIN)/pytest -q -m slurm
 

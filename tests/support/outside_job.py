@@ -261,8 +261,10 @@ def is_possible() -> str:
     name = f"hfo-{os.getpid()}-try"
     try:
         run("ip", "netns", "add", name)
-        run("ip", "netns", "exec", name, "iptables", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
-        run("ip", "netns", "del", name)
+        try:
+            run("ip", "netns", "exec", name, "iptables", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
+        finally:
+            run("ip", "netns", "del", name)
     except (OSError, subprocess.CalledProcessError) as error:
         return f"no cuts, resets and full disks here: {error}"
     return ""
