@@ -241,7 +241,7 @@ def wandb_records(path):
 @pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
 
     from holdfast.observe.loggers.wandb_log import WandbLog
@@ -249,6 +249,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     run_log(tmp_path, WandbLog, [step(0), step(1), ENDED])
+    wandb.teardown()  # a process of theirs writes, also after a run has finished
     (written,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     records = [wandb_internal_pb2.Record.FromString(data) for data in wandb_records(written)]
     history = [record.history for record in records if record.HasField("history")]
