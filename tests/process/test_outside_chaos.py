@@ -17,6 +17,8 @@ from support.outside_runs import OutsideChaos
 
 NUM_RUNS = 200
 AT_ONCE = 2
+ATTEMPTS = 3
+"""A blow at the end may come too late on a busy machine, and then shows nothing."""
 
 
 @pytest.fixture
@@ -49,11 +51,14 @@ def test_a_sample(chaos):
 def test_a_scenario(chaos, name):
     if reason := is_possible():
         pytest.skip(reason)
-    number = list(SCENARIOS).index(name)
-    drawn = OutsideRun(number, "2 x 2 stages, 1f1b", 1, False, SCENARIOS[name])
-    outcome = chaos.run(drawn)
-    assert len(outcome.done) == len(drawn.blows)
-    assert not outcome.wrong, f"{outcome.drawn}: {outcome.wrong}"
+    number, blows = list(SCENARIOS).index(name), SCENARIOS[name]
+    for attempt in range(ATTEMPTS):
+        seed = number + attempt * len(SCENARIOS)
+        outcome = chaos.run(OutsideRun(seed, "2 x 2 stages, 1f1b", 1, False, blows))
+        assert not outcome.wrong, f"{outcome.drawn}: {outcome.wrong}"
+        if len(outcome.done) == len(blows):
+            return
+    pytest.fail(f"{ATTEMPTS} jobs ended before all of it was done to them")
 
 
 @pytest.mark.chaos
