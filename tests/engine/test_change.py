@@ -54,7 +54,7 @@ def make(building=None, state=None, meeting=None, links=None, **order):
         PLAN,
         TRANSITION,
         build=lambda: building,
-        make_state=(lambda: state) if state else None,
+        make_state=state.result if state else None,
         builds_now=True,
         meeting=meeting or done(),
         links=links or done([]),
@@ -76,7 +76,8 @@ def test_it_is_entered_when_all_is_made(gate, late):
     assert not change.is_prepared(0)
     assert change.feeders == []
     gate.set()
-    waiting.join()
+    for background in change._under_way:
+        background.join()
     assert change.is_prepared(0)
 
 
@@ -89,7 +90,10 @@ def test_and_when_every_worker_that_is_fed_is_current():
 
 @pytest.mark.parametrize("bad", ["building", "state", "meeting", "links"])
 def test_one_that_cannot_be_prepared_says_why(bad):
-    assert make(**{bad: failed()}).failure() == "no worker came"
+    change = make(**{bad: failed()})
+    for background in change._under_way:
+        background.join()
+    assert change.failure() == "no worker came"
     assert make().failure() == ""
 
 
@@ -107,23 +111,25 @@ def test_what_cannot_be_made_beside_training_is_made_at_the_switch(builds_now, m
 
     def make_one(name):
         begun.append(name)
-        return done(name)
+        return name
 
     change = PendingChange(
         Order(number=2, kind="change", plan=FullPlan(""), incarnations={}),
         PLAN,
         TRANSITION,
-        build=lambda: make_one("mesh"),
+        build=lambda: done(make_one("mesh")),
         make_state=lambda: make_one("state"),
         builds_now=builds_now,
         makes_now=makes_now,
         meeting=done(),
         links=done([]),
     )
+    for background in change._under_way:
+        background.join()
     assert change.is_prepared(1)
     assert begun == builds_now * ["mesh"] + makes_now * ["state"]
     assert [change.building().result(), change.building().result()] == ["mesh", "mesh"]
-    assert [change.new_state().result(), change.new_state().result()] == ["state", "state"]
+    assert change.new_state() == "state"
     assert sorted(begun) == ["mesh", "state"]
 
 
@@ -165,8 +171,5 @@ def test_who_keeps_its_seats_and_gives_nothing_makes_no_state(monkeypatch, keeps
         background.join()
     assert change.is_prepared(1)
     assert maker.made == ([] if keeps or device == "cuda" else [split])
-    making = change.new_state()
-    assert (making is None) == keeps
-    if making is not None:
-        making.join()
-        assert maker.made == [split]
+    assert (change.new_state() is None) == keeps
+    assert maker.made == ([] if keeps else [split])

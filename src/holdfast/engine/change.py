@@ -39,19 +39,21 @@ class PendingChange:
         transition: Transition,
         *,
         build: Callable[[], Background[Mesh]],
-        make_state: Callable[[], Background[NewState]] | None = None,
+        make_state: Callable[[], NewState] | None = None,
         builds_now: bool,
         makes_now: bool = True,
         meeting: Background[LiveGroup | None],
         links: Background[list[Feeder]],
     ) -> None:
-        """`build` and `make_state` start the making of groups and of state: now, or at the switch.
-        Without `make_state`, the state of this worker stays as it is.
+        """`build` starts the making of groups, and state is made: now, or at the switch. Without
+        `make_state`, the state of this worker stays as it is.
         """
         self.order, self.plan, self.transition = order, plan, transition
         self._build, self._make_state, self.meeting = build, make_state, meeting
         self._building = build() if builds_now else None
-        self._new_state = make_state() if makes_now and make_state is not None else None
+        self._making: Background[NewState] | None = None
+        if makes_now and make_state is not None:
+            self._making = Background(f"state of epoch {order.number}", make_state)
         self._links = links
 
     def building(self) -> Background[Mesh]:
@@ -60,15 +62,17 @@ class PendingChange:
             self._building = self._build()
         return self._building
 
-    def new_state(self) -> Background[NewState] | None:
-        """None: the state of this worker stays as it is."""
-        if self._new_state is None and self._make_state is not None:
-            self._new_state = self._make_state()
-        return self._new_state
+    def new_state(self) -> NewState | None:
+        """At the switch: made by then, or now, on the thread that trains (which device is used is
+        a matter of the thread). None: the state of this worker stays as it is.
+        """
+        if self._making is not None:
+            return self._making.result()
+        return self._make_state() if self._make_state is not None else None
 
     @property
     def _under_way(self) -> "list[Background[Any]]":
-        made = (self._building, self._new_state, self.meeting, self._links)
+        made = (self._building, self._making, self.meeting, self._links)
         return [background for background in made if background is not None]
 
     @property
@@ -150,7 +154,7 @@ def prepare_change(
             f"groups of epoch {number}",
             lambda: make_mesh(communicator, plan, number, before.mesh.groups, warm=True),
         ),
-        make_state=None if stays else lambda: Background(f"state of epoch {number}", make_state),
+        make_state=None if stays else make_state,
         builds_now=communicator.connects_beside_training,
         # In the middle of a step a device may have no room for two states.
         makes_now=maker.device.type == "cpu",

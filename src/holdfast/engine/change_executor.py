@@ -226,13 +226,13 @@ def _go_over(parts: WorkerParts, change: PendingChange, version: int, start: flo
     meeting = parts.groups.wait_for(change.meeting)
     after = LiveEpoch(change.order.number, change.plan, mesh)
     num_bytes = 0
-    making = change.new_state()
-    if making is None:
+    made = change.new_state()
+    if made is None:
         assert before.state is not None
         after.state = before.state.under(after.plan)
         parts.builder.build(after, parts.num_updates)
     else:
-        state, fresh, scratch = parts.groups.wait_for(making)
+        state, fresh, scratch = made
         slices, num_bytes = carry_out(
             change.transition, parts.worker, meeting, before.slices, fresh, scratch
         )
