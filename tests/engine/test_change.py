@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 
 from holdfast.control.order import FullPlan, Joiner, Order
 from holdfast.engine.background import Background
@@ -46,15 +47,15 @@ def failed():
     return made
 
 
-def make(building=None, state=None, meeting=None, links=None, builds_now=True, **order):
+def make(building=None, state=None, meeting=None, links=None, **order):
     building = building or done()
     return PendingChange(
         Order(number=2, kind="change", plan=FullPlan(""), incarnations={}, **order),
         PLAN,
         TRANSITION,
         build=lambda: building,
-        make_state=(lambda: state) if state else None,
-        builds_now=builds_now,
+        make_state=state.result if state else None,
+        builds_now=True,
         meeting=meeting or done(),
         links=links or done([]),
     )
@@ -75,7 +76,8 @@ def test_it_is_entered_when_all_is_made(gate, late):
     assert not change.is_prepared(0)
     assert change.feeders == []
     gate.set()
-    waiting.join()
+    for background in change._under_way:
+        background.join()
     assert change.is_prepared(0)
 
 
@@ -88,7 +90,10 @@ def test_and_when_every_worker_that_is_fed_is_current():
 
 @pytest.mark.parametrize("bad", ["building", "state", "meeting", "links"])
 def test_one_that_cannot_be_prepared_says_why(bad):
-    assert make(**{bad: failed()}).failure() == "no worker came"
+    change = make(**{bad: failed()})
+    for background in change._under_way:
+        background.join()
+    assert change.failure() == "no worker came"
     assert make().failure() == ""
 
 
@@ -98,29 +103,34 @@ def test_when_it_is_given_up_no_worker_is_fed_any_more():
     assert feeder.why_closed == "void"
 
 
-@pytest.mark.parametrize("builds_now", [True, False])
-def test_what_cannot_be_made_beside_training_is_made_at_the_switch(builds_now):
+@pytest.mark.parametrize(
+    ("builds_now", "makes_now"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_what_cannot_be_made_beside_training_is_made_at_the_switch(builds_now, makes_now):
     begun = []
 
     def make_one(name):
         begun.append(name)
-        return done(name)
+        return name
 
     change = PendingChange(
         Order(number=2, kind="change", plan=FullPlan(""), incarnations={}),
         PLAN,
         TRANSITION,
-        build=lambda: make_one("mesh"),
+        build=lambda: done(make_one("mesh")),
         make_state=lambda: make_one("state"),
         builds_now=builds_now,
+        makes_now=makes_now,
         meeting=done(),
         links=done([]),
     )
+    for background in change._under_way:
+        background.join()
     assert change.is_prepared(1)
-    assert begun == (["mesh", "state"] if builds_now else [])
+    assert begun == builds_now * ["mesh"] + makes_now * ["state"]
     assert [change.building().result(), change.building().result()] == ["mesh", "mesh"]
-    assert [change.new_state().result(), change.new_state().result()] == ["state", "state"]
-    assert begun == ["mesh", "state"]
+    assert change.new_state() == "state"
+    assert sorted(begun) == ["mesh", "state"]
 
 
 class Alone:
@@ -135,24 +145,31 @@ class Alone:
         pass
 
 
-@pytest.mark.parametrize("keeps", [True, False])
-def test_who_keeps_its_seats_and_gives_nothing_makes_no_state(monkeypatch, keeps):
-    """All others have theirs before the switch."""
+class Maker:
+    """What makes state, on some device."""
+
+    def __init__(self, device):
+        self.device, self.made = torch.device(device), []
+
+    def new_state(self, plan):
+        self.made.append(plan)
+        return None, {}
+
+
+@pytest.mark.parametrize(("keeps", "device"), [(True, "cpu"), (False, "cpu"), (False, "cuda")])
+def test_who_keeps_its_seats_and_gives_nothing_makes_no_state(monkeypatch, keeps, device):
+    """All others have theirs before the switch, unless a device has to have room for it."""
     monkeypatch.setattr("holdfast.engine.change.make_mesh", lambda *args, **options: None)
     before = regular_plan(Task().units, replicas=2, micro_batches=4)
     split = regular_plan(Task().units, stages=2, micro_batches=4)
     after = before if keeps else split
-    made = []
-
-    def make_state(plan):
-        made.append(plan)
-        return None, {}
-
+    maker = Maker(device)
     order = Order(number=2, kind="change", plan=FullPlan(""), incarnations={})
     epoch = LiveEpoch(1, before, Mesh(before, 1, {}, 0))
-    change = prepare_change(order, after, epoch, Alone(), make_state)
+    change = prepare_change(order, after, epoch, Alone(), maker)
     for background in change._under_way:
         background.join()
     assert change.is_prepared(1)
-    assert made == ([] if keeps else [split])
+    assert maker.made == ([] if keeps or device == "cuda" else [split])
     assert (change.new_state() is None) == keeps
+    assert maker.made == ([] if keeps else [split])

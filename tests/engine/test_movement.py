@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine import movement
-from holdfast.engine.movement import CorruptPiece, carry_out, cut, digest
+from holdfast.engine.movement import (
+    CorruptPiece,
+    Scratch,
+    carry_out,
+    cut,
+    digest,
+    prepare_move,
+)
 from holdfast.engine.state import build_state, fresh_slices
 from holdfast.errors import InternalError
 from holdfast.models.model import LlamaModel
@@ -52,7 +59,9 @@ def move(old, new, shape=SMALL, wrap=lambda group, _: group, timeout_ms=10_000):
         worker, group = arguments
         state = build_state(new, worker, model.build_unit, torch.float64, CPU)
         held = numbered(old, worker, shape)
-        return carry_out(transition, worker, wrap(group, worker), held, fresh_slices(state)), held
+        fresh = fresh_slices(state)
+        scratch = prepare_move(transition, worker, held, fresh)
+        return carry_out(transition, worker, wrap(group, worker), held, fresh, scratch), held
 
     with crew(*workers, timeout_ms=timeout_ms) as members:
         groups = members.make("meeting", workers) if len(workers) > 1 else {workers[0]: None}
@@ -198,7 +207,34 @@ def test_a_move_without_a_group_is_our_bug():
     state = build_state(new, "n0.g0", LlamaModel(SMALL).build_unit, torch.float64, CPU)
     held = numbered(old, "n0.g0", SMALL)
     with pytest.raises(InternalError, match=r"n0.g0 has a move but no group to move by"):
-        carry_out(plan_transition(old, new), "n0.g0", None, held, fresh_slices(state))
+        carry_out(plan_transition(old, new), "n0.g0", None, held, fresh_slices(state), Scratch())
+
+
+def test_room_for_messages_is_touched_before_and_what_is_kept_is_left_alone():
+    old, new = regular(stages=2), regular(stages=2, split=[4, 1])
+    transition = plan_transition(old, new)
+    model = LlamaModel(SMALL)
+    for worker in old.workers:
+        held = numbered(old, worker, SMALL)
+        fresh = fresh_slices(build_state(new, worker, model.build_unit, torch.float64, CPU))
+        for piece in fresh.values():
+            for kind in piece.kinds:
+                piece.whole(kind).fill_(7.0)
+        scratch = prepare_move(transition, worker, held, fresh)
+        own = [move for move in transition.moves if worker in (move.source, move.target)]
+        total = sum(move.num_bytes for move in own)
+        assert total
+        taken = [scratch.take(move.num_bytes + 8, CPU) for move in own]
+        inside = {part.untyped_storage().data_ptr() for part in taken}
+        assert len(inside) == 1, "all in one piece of memory"
+        assert all(part.storage_offset() % 64 == 0 for part in taken)
+        beyond = scratch.take(total, CPU)
+        assert beyond.untyped_storage().data_ptr() not in inside
+        for name, piece in fresh.items():
+            is_kept = name in held and held[name].box == piece.box
+            assert all(
+                bool((piece.whole(kind) == (7.0 if is_kept else 0.0)).all()) for kind in piece.kinds
+            )
 
 
 def test_digest_sees_every_bit_and_fits_a_signed_integer():

@@ -3,15 +3,18 @@
 import msgspec
 import pytest
 
+from holdfast.plan.build import regular_plan
 from holdfast.plan.groups import plan_groups
+from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.plan import Plan
-from holdfast.plan.profile import Link
+from holdfast.plan.profile import Link, Profile, UnitCost
 from holdfast.planner.decision import decide
 from holdfast.planner.health import Health, Situation, health_of
 from holdfast.planner.pipelines import Sketch, write_plan
 from holdfast.planner.search import Options
 from holdfast.planner.search_view import SearchView
 from holdfast.planner.step_cost import CostModel
+from holdfast.planner.strategies.keep import trade_places
 from holdfast.planner.trading import traded
 from support.planning import PROFILE, small_plan
 
@@ -56,6 +59,28 @@ def test_no_message_takes_the_slow_link(shape, link):
         [(team.tensor, team.shard, team.slow) for team in pipe.teams] for pipe in found.pipes
     ] == kinds
     assert [pipe.bounds for pipe in found.pipes] == [pipe.bounds for pipe in before.pipes]
+
+
+def test_shares_that_were_made_for_the_link_do_not_hide_it():
+    """With fewer micro-batches over it another pipeline may be the last: then the link does not
+    matter to these shares, and the layout is not better for that.
+    """
+    shape = msgspec.structs.replace(llama_shape("llama-tiny"), num_layers=8)
+    units = llama_units(shape, tokens=8, element_bytes=8)
+    plan = regular_plan(units, replicas=3, stages=2, tensor=2, micro_batches=12, devices_per_node=4)
+    costs = {unit.name: UnitCost(0.02, 0.02, 0.02) for unit in units[1:-1]}
+    costs |= {"embed": UnitCost(0.0, 0.0, 0.0), "head": UnitCost(0.0066, 0.0066, 0.0066)}
+    usual, slow = Link(0.0, 4e7), {"n0.g1>n0.g3": Link(0.0, 26667.0)}
+    profile = Profile(
+        unit=costs, tensor={2: 1.0}, within_node=usual, between_nodes=usual, reduce=usual
+    )
+    cost = CostModel(plan, msgspec.structs.replace(profile, links=slow))
+    view = SearchView(plan, Health(), cost, ("1f1b",))
+    assert view.shared(view.roster.pipes, "1f1b").counts == (3, 5, 4)
+    (proposal,) = trade_places(view)
+    assert proposal.sketch is not None
+    assert "n0.g1>n0.g3" not in links_of(proposal.sketch, plan)
+    assert proposal.sketch.counts == (4, 4, 4)
 
 
 def test_two_slow_links_are_both_avoided():

@@ -7,9 +7,10 @@ to are there by then: what one worker would have to make at the switch, all the 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+import torch
 
 from holdfast.control.order import Order
 from holdfast.engine.background import Background
@@ -18,6 +19,7 @@ from holdfast.engine.epoch import LiveEpoch, same_seats
 from holdfast.engine.feed import Feeder
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.mesh import Mesh, make_mesh
+from holdfast.engine.movement import Scratch, prepare_move
 from holdfast.engine.state import Slice, TensorState
 from holdfast.plan.feeding import given_pieces
 from holdfast.plan.plan import Plan
@@ -25,8 +27,8 @@ from holdfast.plan.transfer_rounds import in_rounds
 from holdfast.plan.transition import Transition, plan_transition
 
 FeedGroups = dict[str, LiveGroup]
-NewState = tuple[TensorState, dict[str, Slice]]
-"""Modules of a plan, and slices for them, without values."""
+NewState = tuple[TensorState, dict[str, Slice], Scratch]
+"""Modules of a plan, slices for them without values, and room for the messages that fill them."""
 
 
 class PendingChange:
@@ -37,18 +39,21 @@ class PendingChange:
         transition: Transition,
         *,
         build: Callable[[], Background[Mesh]],
-        make_state: Callable[[], Background[NewState]] | None = None,
+        make_state: Callable[[], NewState] | None = None,
         builds_now: bool,
+        makes_now: bool = True,
         meeting: Background[LiveGroup | None],
         links: Background[list[Feeder]],
     ) -> None:
-        """`build` and `make_state` start the making of groups and of modules: now, or at the
-        switch. Without `make_state`, the state of this worker stays as it is.
+        """`build` starts the making of groups, and state is made: now, or at the switch. Without
+        `make_state`, the state of this worker stays as it is.
         """
         self.order, self.plan, self.transition = order, plan, transition
         self._build, self._make_state, self.meeting = build, make_state, meeting
         self._building = build() if builds_now else None
-        self._new_state = make_state() if builds_now and make_state is not None else None
+        self._making: Background[NewState] | None = None
+        if makes_now and make_state is not None:
+            self._making = Background(f"state of epoch {order.number}", make_state)
         self._links = links
 
     def building(self) -> Background[Mesh]:
@@ -57,15 +62,17 @@ class PendingChange:
             self._building = self._build()
         return self._building
 
-    def new_state(self) -> Background[NewState] | None:
-        """None: the state of this worker stays as it is."""
-        if self._new_state is None and self._make_state is not None:
-            self._new_state = self._make_state()
-        return self._new_state
+    def new_state(self) -> NewState | None:
+        """At the switch: made by then, or now, on the thread that trains (which device is used is
+        a matter of the thread). None: the state of this worker stays as it is.
+        """
+        if self._making is not None:
+            return self._making.result()
+        return self._make_state() if self._make_state is not None else None
 
     @property
     def _under_way(self) -> "list[Background[Any]]":
-        made = (self._building, self._new_state, self.meeting, self._links)
+        made = (self._building, self._making, self.meeting, self._links)
         return [background for background in made if background is not None]
 
     @property
@@ -88,6 +95,14 @@ class PendingChange:
             feeder.close(why)
 
 
+class StateMaker(Protocol):
+    """(EpochBuilder) Makes what a plan's state goes into."""
+
+    device: torch.device
+
+    def new_state(self, plan: Plan) -> tuple[TensorState, dict[str, Slice]]: ...
+
+
 class Giving(msgspec.Struct, frozen=True):
     """What a source needs to give its state away."""
 
@@ -104,7 +119,7 @@ def prepare_change(
     plan: Plan,
     before: LiveEpoch,
     communicator: Communicator,
-    make_state: Callable[[Plan], NewState],
+    maker: StateMaker,
     giving: Giving | None = None,
 ) -> PendingChange:
     """`giving`: of a worker with a role now, which may have to feed others."""
@@ -125,6 +140,10 @@ def prepare_change(
         group.warm_up()
         return group
 
+    def make_state() -> NewState:
+        state, fresh = maker.new_state(plan)
+        return state, fresh, prepare_move(transition, worker, before.slices, fresh)
+
     stays = not any(worker in (move.source, move.target) for move in moves)
     stays = stays and same_seats(worker, before.plan, plan)
     return PendingChange(
@@ -135,10 +154,10 @@ def prepare_change(
             f"groups of epoch {number}",
             lambda: make_mesh(communicator, plan, number, before.mesh.groups, warm=True),
         ),
-        make_state=None
-        if stays
-        else lambda: Background(f"state of epoch {number}", lambda: make_state(plan)),
+        make_state=None if stays else make_state,
         builds_now=communicator.connects_beside_training,
+        # In the middle of a step a device may have no room for two states.
+        makes_now=maker.device.type == "cpu",
         meeting=Background(f"meeting of epoch {number}", meet),
         links=Background(
             f"feeds of epoch {number}", lambda: start_feeds(communicator, order, plan, giving)

@@ -51,8 +51,8 @@ class ChangeExecutor:
         )
         if parts.worker in plan.seats:
             Background(f"actions of epoch {order.number}", lambda: parts.prefetch(plan))
-        communicator, make_state = parts.groups.communicator, parts.builder.new_state
-        self._pending = prepare_change(order, plan, epoch, communicator, make_state, giving)
+        communicator, maker = parts.groups.communicator, parts.builder
+        self._pending = prepare_change(order, plan, epoch, communicator, maker, giving)
 
     def is_prepared(self, step: int) -> bool:
         """At the last moment before the agreement of a step."""
@@ -204,8 +204,8 @@ class _UnfedJoin:
             raise InternalError(f"{parts.worker} joins without a source, and knows no plan")
         self._parts, self._key = parts, f"changed/{order.number}"
         self._store = store_of(store, parts.epoch.plan.workers)
-        communicator, make_state = parts.groups.communicator, parts.builder.new_state
-        self._change = prepare_change(order, plan, parts.epoch, communicator, make_state)
+        communicator, maker = parts.groups.communicator, parts.builder
+        self._change = prepare_change(order, plan, parts.epoch, communicator, maker)
 
     def go_on(self, timeout_s: float) -> tuple[Entered, ChangeReport] | None:
         if not self._store.check([self._key]):
@@ -226,15 +226,16 @@ def _go_over(parts: WorkerParts, change: PendingChange, version: int, start: flo
     meeting = parts.groups.wait_for(change.meeting)
     after = LiveEpoch(change.order.number, change.plan, mesh)
     num_bytes = 0
-    making = change.new_state()
-    if making is None:
+    made = change.new_state()
+    if made is None:
         assert before.state is not None
         after.state = before.state.under(after.plan)
         parts.builder.build(after, parts.num_updates)
     else:
-        state, fresh = parts.groups.wait_for(making)
-        moved = carry_out(change.transition, parts.worker, meeting, before.slices, fresh)
-        slices, num_bytes = moved
+        state, fresh, scratch = made
+        slices, num_bytes = carry_out(
+            change.transition, parts.worker, meeting, before.slices, fresh, scratch
+        )
         parts.builder.bind(after, state, slices, parts.num_updates)
     if meeting is not None and meeting.size > 1:
         # A worker that leaves keeps its state until all are here.

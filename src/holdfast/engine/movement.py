@@ -5,10 +5,14 @@ receives from one, so the oldest unfinished message always has both its ends at 
 from one worker to another goes together: a message holds as many pieces (all kinds of state of a
 box) as its limit allows, since for a small tensor the message costs more than the bytes. It ends
 with its checksum, and one that arrives otherwise is an error with a name.
+
+All workers move at the same moment, and training waits for the last of them. Memory that a process
+uses for the first time costs several times what is copied into it, so it is made and touched before
+that (`prepare_move`).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -29,8 +33,11 @@ from holdfast.plan.transition import Move, Transition, format_box
 from holdfast.plan.units import Box, box_size, intersect
 
 MESSAGE_BYTES = 8 * 2**20
+MAX_SCRATCH_BYTES = 64 * 2**20
+"""Touched before the move; what needs more gets it when it needs it."""
 _CHECKSUM_BYTES = 8
 _IN_FLIGHT = 8
+_ALIGNED = 64
 
 
 class CorruptPiece(Exception):
@@ -66,12 +73,43 @@ def digest(tensor: Tensor) -> int:
     return xxhash.xxh3_64_intdigest(raw.data) & (2**63 - 1)
 
 
+class Scratch:
+    """Memory of the host for messages, touched."""
+
+    def __init__(self, num_bytes: int = 0) -> None:
+        self._room = torch.empty(num_bytes, dtype=torch.uint8).zero_()
+        self._used = 0
+
+    def take(self, num_bytes: int, device: torch.device) -> Tensor:
+        """Fresh memory, where there is none left or it is on another device."""
+        first, self._used = self._used, self._used + -(-num_bytes // _ALIGNED) * _ALIGNED
+        if device.type == "cpu" and first + num_bytes <= self._room.numel():
+            return self._room[first : first + num_bytes]
+        return torch.empty(num_bytes, dtype=torch.uint8, device=device)
+
+
+def prepare_move(
+    transition: Transition, worker: str, old: Mapping[str, Slice], fresh: Mapping[str, Slice]
+) -> Scratch:
+    """Touch what this worker will fill, and give it room for its messages."""
+    slices = [piece for name, piece in fresh.items() if not _is_kept(old.get(name), piece)]
+    if any(piece.parameter.device.type != "cpu" for piece in (*old.values(), *slices)):
+        return Scratch()
+    for piece in slices:
+        for kind in piece.kinds:
+            piece.whole(kind).zero_()
+    own = [move for move in transition.moves if worker in (move.source, move.target)]
+    num_bytes = sum(move.num_bytes + _CHECKSUM_BYTES + _ALIGNED for move in own)
+    return Scratch(min(num_bytes, MAX_SCRATCH_BYTES))
+
+
 def carry_out(
     transition: Transition,
     worker: str,
     group: LiveGroup | None,
     old: dict[str, Slice],
     fresh: dict[str, Slice],
+    scratch: Scratch,
 ) -> tuple[dict[str, Slice], int]:
     """The slices of the new state, and how many bytes came from others; `fresh`: without values.
 
@@ -88,9 +126,9 @@ def carry_out(
             raise InternalError(f"{worker} has a move but no group to move by")
         for pieces in _filled(_pieces(moves, old if worker == source else slices)):
             if worker == source:
-                in_flight.append(_send(pieces, group, target))
+                in_flight.append(_send(pieces, group, target, scratch))
             else:
-                in_flight.append(_receive(pieces, group, source, worker))
+                in_flight.append(_receive(pieces, group, source, worker, scratch))
                 num_bytes += _size(pieces)
             while len(in_flight) > _IN_FLIGHT:
                 in_flight.popleft().finish()
@@ -108,7 +146,7 @@ def _inherit(old: dict[str, Slice], new: dict[str, Slice]) -> dict[str, Slice]:
     result: dict[str, Slice] = {}
     for name, fresh in new.items():
         before = old.get(name)
-        if before is not None and before.box == fresh.box:
+        if before is not None and _is_kept(before, fresh):
             # The values stay where they are; the gradient of the old plan is left behind.
             result[name] = before.renewed()
             continue
@@ -118,6 +156,10 @@ def _inherit(old: dict[str, Slice], new: dict[str, Slice]) -> dict[str, Slice]:
             for target, values in zip(fresh.parts(common), before.parts(common), strict=True):
                 target.copy_(values)
     return result
+
+
+def _is_kept(before: Slice | None, fresh: Slice) -> bool:
+    return before is not None and before.box == fresh.box
 
 
 def _pieces(moves: Iterable[Move], slices: dict[str, Slice]) -> Iterator[_Piece]:
@@ -148,23 +190,24 @@ def _size(pieces: Iterable[_Piece]) -> int:
     return sum(piece.num_bytes for piece in pieces)
 
 
-def _send(pieces: list[_Piece], group: LiveGroup, target: str) -> _Message:
-    data = _empty(pieces)
+def _send(pieces: list[_Piece], group: LiveGroup, target: str, scratch: Scratch) -> _Message:
+    data = _empty(pieces, scratch)
     payload = data[:-_CHECKSUM_BYTES]
     pack((part for piece in pieces for part in piece.parts), out=payload)
     data[-_CHECKSUM_BYTES:] = torch.tensor([digest(payload)]).view(torch.uint8)
     return _Message(group.send(data, target), data, None)
 
 
-def _receive(pieces: list[_Piece], group: LiveGroup, source: str, worker: str) -> _Message:
-    data = _empty(pieces)
+def _receive(
+    pieces: list[_Piece], group: LiveGroup, source: str, worker: str, scratch: Scratch
+) -> _Message:
+    data = _empty(pieces, scratch)
     arrive = partial(_arrive, pieces, f"from {source} to {worker}")
     return _Message(group.receive(data, source), data, arrive)
 
 
-def _empty(pieces: list[_Piece]) -> Tensor:
-    num_bytes, device = _size(pieces) + _CHECKSUM_BYTES, pieces[0].parts[0].device
-    return torch.empty(num_bytes, dtype=torch.uint8, device=device)
+def _empty(pieces: list[_Piece], scratch: Scratch) -> Tensor:
+    return scratch.take(_size(pieces) + _CHECKSUM_BYTES, pieces[0].parts[0].device)
 
 
 def _arrive(pieces: list[_Piece], way: str, data: Tensor) -> None:

@@ -55,9 +55,10 @@ class SearchView:
         """Teams are cut anew, also those that are whole."""
 
     @cached_property
-    def free_cost(self) -> CostModel:
+    def without_links(self) -> "SearchView":
         """As if no link were slower than others of its kind."""
-        return CostModel(self.plan, msgspec.structs.replace(self.cost.profile, links={}))
+        profile = msgspec.structs.replace(self.cost.profile, links={})
+        return SearchView(self.plan, self.health, CostModel(self.plan, profile), self.schedules)
 
     @cached_property
     def near(self) -> int:

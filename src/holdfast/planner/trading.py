@@ -46,8 +46,12 @@ def traded(view: SearchView, sketch: Sketch) -> Sketch:
 
 
 def _is_free(view: SearchView, sketch: Sketch) -> bool:
-    """Do slow links make no difference to it?"""
-    return view.cost.step_time(sketch) <= NEARLY * view.free_cost.step_time(sketch)
+    """Do slow links make no difference to its layout? Its shares of micro-batches may be made for
+    them, and are dealt out as if there were none.
+    """
+    free = view.without_links
+    least = free.cost.step_time(free.shared(sketch.pipes, sketch.kind))
+    return view.cost.step_time(sketch) <= NEARLY * least
 
 
 def _best_trade(view: SearchView, sketch: Sketch) -> Sketch | None:
