@@ -97,6 +97,42 @@ def test_a_group_may_be_closed_while_it_is_broken_off():
     assert group.asked == [1, 2]
 
 
+STARTS = {
+    "all-reduce": lambda group: group.all_reduce_async(torch.ones(4)),
+    "gather": lambda group: group.gather_async(torch.empty(8), torch.ones(4)),
+    "scatter": lambda group: group.scatter_async(torch.empty(4), torch.ones(8)),
+}
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_a_collective_that_a_peer_never_begins(what):
+    """A worker that stops waits a while for what is under way, and not for ever."""
+    with crew(*PAIR, timeout_ms=60_000) as members:
+        groups = members.make("shard", PAIR)
+        alone = groups[PAIR[0]]
+        STARTS[what](alone)
+        alone.stop("round 2", is_doomed=False)
+        ending = threading.Thread(target=lambda: alone.let_end(0.0), daemon=True)
+        ending.start()
+        ending.join(10)
+        assert not ending.is_alive()
+        alone.look_at_rest()
+        assert not alone.is_whole
+
+
+def test_a_scatter_can_be_asked_whether_it_has_ended():
+    with crew(*PAIR) as members:
+        groups = members.make("shard", PAIR)
+        whole, parts = torch.arange(8.0), {name: torch.empty(4) for name in PAIR}
+        pending = {name: groups[name].scatter_async(parts[name], whole) for name in PAIR}
+        for one in pending.values():
+            one.wait()
+        assert all(one.is_done() for one in pending.values())
+        assert parts[PAIR[0]].tolist() == [0.0, 2.0, 4.0, 6.0]
+        assert parts[PAIR[1]].tolist() == [8.0, 10.0, 12.0, 14.0]
+        assert whole.tolist() == list(range(8)), "what is given stays as it is"
+
+
 @pytest.mark.parametrize("survivor", PAIR, ids=["the sender lives", "the receiver lives"])
 def test_half_a_message(survivor):
     """The peer's connections close in the middle of it. The one left returns once it is woken,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions, ReduceScatterOptions
+from torch._C._distributed_c10d import AllgatherOptions
 
 from holdfast.engine.transport.gloo_errors import MESSAGE_TIMED_OUT
 from holdfast.engine.transport.gloo_waiting import wait_for_collective, wait_for_message
@@ -66,10 +66,14 @@ class GlooConnection:
         work = self._process_group._allgather_base(out, tensor, options)
         return _Collective(work, self._process_group)
 
-    def scatter(self, out: Tensor, tensor: Tensor) -> "_Collective":
-        options = ReduceScatterOptions()
-        work = self._process_group._reduce_scatter_base(out, tensor, options)
-        return _Collective(work, self._process_group)
+    def scatter(self, out: Tensor, tensor: Tensor) -> "_Scatter":
+        """Gloo's own is a sum of everything, too, but cannot be asked whether it has ended, and a
+        wait for it knows no time limit: a worker whose peer never begins it could not leave.
+        """
+        total = tensor.clone()
+        work = self._process_group.allreduce([total], dist.AllreduceOptions())
+        part = total.view(self._size, -1)[self._rank]
+        return _Scatter(work, self._process_group, part, out)
 
     def send(self, tensor: Tensor, peer: int) -> "_Message":
         payload = tensor.cpu() if tensor.is_cuda else tensor
@@ -121,6 +125,21 @@ class _Collective:
 
     def wait(self, is_given_up: Callable[[], bool]) -> str:
         return wait_for_collective(self._work, self._process_group, is_given_up)
+
+    wait_on_device = wait
+
+
+class _Scatter(_Collective):
+    def __init__(self, work: Any, process_group: Any, part: Tensor, out: Tensor) -> None:
+        """`part` of the sum goes to `out`."""
+        super().__init__(work, process_group)
+        self._part, self._out = part, out
+
+    def wait(self, is_given_up: Callable[[], bool]) -> str:
+        reason = super().wait(is_given_up)
+        if not reason:
+            self._out.view(-1).copy_(self._part)
+        return reason
 
     wait_on_device = wait
 
