@@ -4,7 +4,8 @@ A model is not exact: a plan that should have been faster may turn out slower th
 it. Steps of both are compared, all of them taken with the same health; then the plan before is the
 better one. A plan is entered soon after health has changed, so there are often too few such steps
 of the plan before. Then what the model says of that plan takes their place. This may be wrong, too,
-so the plan that is gone back to is on trial in its turn, now beside measured steps.
+and a machine may have become busy just when the plan was entered: so the plan that is gone back to
+is on trial in its turn, beside the steps that were measured under the one that was left.
 
 A plan that was taken for its copies of the state, though slower, is on no trial.
 """
@@ -29,7 +30,7 @@ class _Trial(msgspec.Struct, frozen=True):
     promised_s: float
     before: str
     before_s: float
-    """What the model says of a step under the plan before; 0: only measured steps count."""
+    """What the model says of a step under the plan before; 0: it was gone back from that one."""
     health_epoch: int
 
 
@@ -72,7 +73,7 @@ class PlanTrial:
         pace_s, before_s = median(list(self._steps_s)[1:]), self._before_s or trial.before_s
         if not before_s or pace_s <= before_s * (1 + MAX_LOSS):
             return "", ""
-        if not self._before_s:
+        if trial.before_s:
             self._trial = _Trial(trial.before, before_s, trial.plan, 0.0, health_epoch)
         verb = "took" if self._before_s else "should take"
         return trial.before, (
