@@ -105,7 +105,7 @@ gpu: setup ## the tests and quick benchmarks that need a GPU; says so where ther
 	exit $$missed
 
 hosts: setup ## jobs on several hosts, as namespaces of this machine; skipped without root
-	@$(call TOOLS,iptables ip,iptables iproute2)
+	@$(call TOOLS,iptables ip etcd,iptables iproute2 etcd-server)
 	@echo "== pytest -m hosts"
 	@$(BIN)/pytest -q -m hosts
 
