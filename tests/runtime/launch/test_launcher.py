@@ -278,7 +278,9 @@ def test_a_worker_that_fails_is_told_in_its_own_words(tiny_job, fork_server, tmp
     assert "failed: " in str(caught.value)
     assert "has token 300, the model's vocabulary ends at 255, after 0 steps" in str(caught.value)
     worker = str(caught.value).split()[1]
-    assert "Traceback" in (tmp_path / "run" / "logs" / f"{worker}.log").read_text()
+    logs = tmp_path / "run" / "logs"
+    assert "Traceback" in (logs / f"{worker}.log").read_text()
+    assert "no coordinator" not in (logs / "agent-n0.log").read_text(), "it was told of the end"
 
 
 def test_a_fork_server_that_dies_takes_the_run_with_it(tiny_job):

@@ -17,6 +17,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,8 @@ from holdfast.snapshot.memory.node_arenas import reachable
 _LOG = logging.getLogger(__name__)
 
 LEAVE_DEADLINE_S = 30.0
+HANG_UP_S = 2.0
+"""For agents to read that the job is over."""
 STOP_DEADLINE_S = 1.0
 """For workers to leave after a stop: what they had to write is written."""
 
@@ -155,6 +158,7 @@ class CoordinatorServer:
         self._ending: Ending | None = None
         self._ended = asyncio.Event()
         self._all_left = asyncio.Event()
+        self._hung_up = asyncio.Event()
         self._woken = asyncio.Event()
         self._error: Exception | None = None
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
@@ -285,10 +289,21 @@ class CoordinatorServer:
             await self._hosts.write_end(ending)
         is_useless = ending.outcome == "finished" or ending.is_state_lost
         self._dispatch.to_all(EndNode(is_memory_useless=is_useless))
-        self._dispatch.close()
         self._link.send(ending)
+        await self._wait_until_agents_hang_up()
+        self._dispatch.close()
         self._link.close()
         await asyncio.sleep(0.01)
+
+    async def _wait_until_agents_hang_up(self) -> None:
+        """They do when they have read that the job is over. A connection that is closed while
+        something in it is unread is reset, and what was sent last is lost with it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP_S):
+                while self._dispatch.nodes:
+                    self._hung_up.clear()
+                    await self._hung_up.wait()
 
     def _look_who_is_left(self) -> None:
         """At the end. Who cannot be reached has no part in it: all that counts is done."""
@@ -345,6 +360,7 @@ class CoordinatorServer:
 
     def _on_lost(self, connection: ServerConnection, why: str) -> None:
         if self._dispatch.disconnect(connection.name, connection):
+            self._hung_up.set()
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
             self._look_who_is_left()
