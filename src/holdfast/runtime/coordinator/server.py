@@ -17,11 +17,8 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.effects import (
@@ -76,6 +73,7 @@ from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.effect_queue import LAST_WAIT_MS, EffectQueue
+from holdfast.runtime.coordinator.goodbye import Goodbye
 from holdfast.runtime.coordinator.job_hosts import JobHosts
 from holdfast.runtime.coordinator.machine_settings import settings_of
 from holdfast.runtime.coordinator.rendezvous_journal import JournalWriter
@@ -101,7 +99,6 @@ from holdfast.runtime.wire.connection import (
 from holdfast.runtime.wire.frames import FROM_AGENT, FROM_CLIENT, FROM_HOST, Reader
 from holdfast.runtime.wire.host_messages import Serving
 from holdfast.runtime.wire.messages import (
-    EndNode,
     Failed,
     KillWorker,
     ProbeDone,
@@ -117,12 +114,6 @@ from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.memory.node_arenas import reachable
 
 _LOG = logging.getLogger(__name__)
-
-LEAVE_DEADLINE_S = 30.0
-HANG_UP_S = 2.0
-"""For agents to read that the job is over."""
-STOP_DEADLINE_S = 1.0
-"""For workers to leave after a stop: what they had to write is written."""
 
 
 class CoordinatorServer:
@@ -157,11 +148,12 @@ class CoordinatorServer:
         )
         self._ending: Ending | None = None
         self._ended = asyncio.Event()
-        self._all_left = asyncio.Event()
-        self._hung_up = asyncio.Event()
         self._woken = asyncio.Event()
         self._error: Exception | None = None
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
+        self._goodbye = Goodbye(
+            self._machine.view, self._dispatch, self._disk, self._link, self._hosts
+        )
         self._advisor = AdvisorProcess(self._guarded(lambda said: self._take(PlanAnswered(said))))
         self._has_begun = False
         if self._hosts is not None:
@@ -212,7 +204,8 @@ class CoordinatorServer:
         await self._advisor.close()
         if self._error is not None:
             raise self._error
-        await self._say_good_bye()  # also to an agent that was away, and comes now
+        if self._ending is not None:
+            await self._goodbye.say(self._ending)  # also to an agent that was away, and comes now
         server.close()
 
     @property
@@ -268,51 +261,6 @@ class CoordinatorServer:
         self._take(Tick())
         self._admin.inject_due(now_ms())
 
-    async def _say_good_bye(self) -> None:
-        """Workers that are done leave by themselves; one that does not goes with its agent."""
-        if self._ending is None:
-            return
-        view = self._machine.view
-        self._look_who_is_left()
-        if self._ending.outcome != "failed" and not self._all_left.is_set():
-            deadline_s = STOP_DEADLINE_S if view.is_stopping else LEAVE_DEADLINE_S
-            try:
-                async with asyncio.timeout(deadline_s):
-                    await self._all_left.wait()
-            except TimeoutError:
-                names = ", ".join(view.finishing)
-                _LOG.warning("%s did not leave within %g s", names, deadline_s)
-        unwritten = await self._disk.write_last()
-        ending = msgspec.structs.replace(self._ending, unwritten=unwritten)
-        if self._hosts is not None:
-            # While there are agents that could have a successor do it.
-            await self._hosts.write_end(ending)
-        is_useless = ending.outcome == "finished" or ending.is_state_lost
-        self._dispatch.to_all(EndNode(is_memory_useless=is_useless))
-        self._link.send(ending)
-        await self._wait_until_agents_hang_up()
-        self._dispatch.close()
-        self._link.close()
-        await asyncio.sleep(0.01)
-
-    async def _wait_until_agents_hang_up(self) -> None:
-        """They do when they have read that the job is over. A connection that is closed while
-        something in it is unread is reset, and what was sent last is lost with it.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HANG_UP_S):
-                while self._dispatch.nodes:
-                    self._hung_up.clear()
-                    await self._hung_up.wait()
-
-    def _look_who_is_left(self) -> None:
-        """At the end. Who cannot be reached has no part in it: all that counts is done."""
-        if self._ending is None:
-            return
-        connected = set(self._dispatch.nodes)
-        if connected.isdisjoint(map(node_of, self._machine.view.finishing)):
-            self._all_left.set()
-
     # Facts.
 
     def _take(self, fact: Fact) -> None:
@@ -344,7 +292,7 @@ class CoordinatorServer:
                 self._take(message)
             case WorkerExited():
                 self._take(message)
-                self._look_who_is_left()
+                self._goodbye.look()
             case Relayed():
                 self._on_worker(message)
             case Persisted():
@@ -360,10 +308,9 @@ class CoordinatorServer:
 
     def _on_lost(self, connection: ServerConnection, why: str) -> None:
         if self._dispatch.disconnect(connection.name, connection):
-            self._hung_up.set()
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
-            self._look_who_is_left()
+            self._goodbye.look()
             if self._hosts is not None and self._ending is None:
                 self._hosts.probe(connection.name)
 
