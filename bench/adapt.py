@@ -157,6 +157,7 @@ CASES = (
         (Fault(kind="NODE_LOSS", target="n1", at_step=FAULT_STEP),),
         lost=0,
         away_s=15.0,
+        more_steps=16,
     ),
 )
 QUICK = ("a tensor rank lost for good",)

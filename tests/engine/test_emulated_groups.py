@@ -90,19 +90,20 @@ def test_a_message_arrives_its_links_time_after_it_was_ready(pair):
     assert all(torch.equal(a, b) for a, b in zip(sent, got, strict=True))
 
 
-def test_a_reduction_begins_with_its_last_member(pair):
+@pytest.mark.parametrize(("dtype", "end"), [(torch.float32, 42.0), (torch.float64, 46.0)])
+def test_a_reduction_begins_with_its_last_member(pair, dtype, end):
     groups, devices = pair("reduce")
     devices[PAIR[0]].free_at, devices[PAIR[1]].free_at = 10.0, 30.0
 
     def reduce(group):
-        tensor = torch.ones(2)
+        tensor = torch.ones((1, 2), dtype=dtype)
         group.all_reduce(tensor)
         group.all_reduce(tensor)
-        return tensor
+        return tensor[0]
 
     found = run_together(dict.fromkeys(PAIR, reduce), groups)
-    # Twice 2 ways of 2 seconds, and 8 bytes at 4 bytes a second.
-    assert [devices[worker].free_at for worker in PAIR] == [42.0, 42.0]
+    # Twice 2 ways of 2 seconds, and 8 or 16 bytes at 4 bytes a second.
+    assert [devices[worker].free_at for worker in PAIR] == [end, end]
     assert all(tensor.tolist() == [4.0, 4.0] for tensor in found.values())
 
 
@@ -113,6 +114,19 @@ def test_an_agreement_takes_its_time_and_a_warm_up_none(pair):
     devices[PAIR[0]].free_at = 11.0
     run_together(dict.fromkeys(PAIR, lambda group: group.all_reduce(torch.ones(1))), groups)
     assert [devices[worker].free_at for worker in PAIR] == [14.0, 14.0]
+
+
+def test_a_precise_sum_takes_one_operation_with_its_moments(pair):
+    groups, _ = pair("reduce")
+
+    def count(group, dtype):
+        before = group._counts[0]
+        group.all_reduce(torch.ones(2, dtype=dtype))
+        return group._counts[0] - before
+
+    for dtype, operations in ((torch.float64, 1), (torch.float32, 2)):
+        work = dict.fromkeys(PAIR, lambda group, dtype=dtype: count(group, dtype))
+        assert run_together(work, groups) == dict.fromkeys(PAIR, operations)
 
 
 def test_a_reduction_is_not_done_before_the_device_clock_is_there(pair):
