@@ -183,7 +183,7 @@ class _EmulatedReduction(_Both):
         self._num_bytes = num_bytes
 
     def _find_due(self) -> tuple[float, float | None]:
-        return self._emulated.reduced_at(float(self._moment), self._num_bytes)
+        return self._emulated.reduced_at(float(self._moment.max()), self._num_bytes)
 
 
 class _CarriedSum(_EmulatedReduction):
@@ -192,15 +192,11 @@ class _CarriedSum(_EmulatedReduction):
     def __init__(
         self, group: EmulatedGroup, data: Pending, carrier: Tensor, tensor: Tensor
     ) -> None:
-        self._sum, self._moments = carrier[: tensor.numel()], carrier[tensor.numel() :]
-        super().__init__(group, data, data, self._moments, tensor.nbytes)
-        self._target = tensor
+        super().__init__(group, data, data, carrier[tensor.numel() :], tensor.nbytes)
+        self._sum, self._target = carrier[: tensor.numel()], tensor
 
     def wait(self) -> None:
         super().wait()
         self._target.copy_(self._sum.view(self._target.shape))
 
     wait_on_device = wait
-
-    def _find_due(self) -> tuple[float, float | None]:
-        return self._emulated.reduced_at(float(self._moments.max()), self._num_bytes)

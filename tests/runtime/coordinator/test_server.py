@@ -76,6 +76,12 @@ def of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
+def test_the_log_of_a_run_that_nothing_happens_to_warns_of_nothing(run, tmp_path):
+    """Agents hang up at its end: that is no loss."""
+    run(steps=3)
+    assert "warning" not in (tmp_path / "run" / "logs" / "coordinator.log").read_text()
+
+
 def test_a_worker_that_is_killed_comes_back(run, undisturbed):
     result, told = run({4: kill("n1.g0")})
     np.testing.assert_allclose(result.losses, undisturbed, rtol=1e-9)

@@ -73,10 +73,10 @@ from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.effect_queue import LAST_WAIT_MS, EffectQueue
-from holdfast.runtime.coordinator.goodbye import Goodbye
 from holdfast.runtime.coordinator.job_hosts import JobHosts
 from holdfast.runtime.coordinator.machine_settings import settings_of
 from holdfast.runtime.coordinator.rendezvous_journal import JournalWriter
+from holdfast.runtime.coordinator.shutdown import Shutdown
 from holdfast.runtime.launch.launcher_messages import (
     CannotWrite,
     CheckpointRequest,
@@ -151,7 +151,7 @@ class CoordinatorServer:
         self._woken = asyncio.Event()
         self._error: Exception | None = None
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
-        self._goodbye = Goodbye(
+        self._shutdown = Shutdown(
             self._machine.view, self._dispatch, self._disk, self._link, self._hosts
         )
         self._advisor = AdvisorProcess(self._guarded(lambda said: self._take(PlanAnswered(said))))
@@ -205,7 +205,7 @@ class CoordinatorServer:
         if self._error is not None:
             raise self._error
         if self._ending is not None:
-            await self._goodbye.say(self._ending)  # also to an agent that was away, and comes now
+            await self._shutdown.run(self._ending)  # also to an agent that was away, and comes now
         server.close()
 
     @property
@@ -292,7 +292,7 @@ class CoordinatorServer:
                 self._take(message)
             case WorkerExited():
                 self._take(message)
-                self._goodbye.look()
+                self._shutdown.wake()
             case Relayed():
                 self._on_worker(message)
             case Persisted():
@@ -307,12 +307,14 @@ class CoordinatorServer:
         _LOG.info("the agent of %s is connected, with %d workers", state.node, len(state.workers))
 
     def _on_lost(self, connection: ServerConnection, why: str) -> None:
-        if self._dispatch.disconnect(connection.name, connection):
+        if not self._dispatch.disconnect(connection.name, connection):
+            return
+        if not self._shutdown.has_told_agents:
             _LOG.warning("the agent of %s is cut off: %s", connection.name, why)
             self._take(NodeLost(connection.name, why, self._left_of(connection.name)))
-            self._goodbye.look()
-            if self._hosts is not None and self._ending is None:
-                self._hosts.probe(connection.name)
+        self._shutdown.wake()
+        if self._hosts is not None and self._ending is None:
+            self._hosts.probe(connection.name)
 
     def _left_of(self, node: str) -> tuple[HeldArena, ...]:
         """What of a node's memory can be read without its agent; of another host, nothing."""

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.runtime.coordinator import goodbye
+from holdfast.runtime.coordinator import shutdown
 from holdfast.runtime.coordinator.dispatch import Dispatch
-from holdfast.runtime.coordinator.goodbye import Goodbye
+from holdfast.runtime.coordinator.shutdown import Shutdown
 from holdfast.runtime.launch.launcher_messages import Ending
 from holdfast.runtime.wire.messages import EndNode
 
@@ -16,9 +16,10 @@ class Recorder:
     """Both ends that are told: what was sent, and when it was closed."""
 
     def __init__(self, log, name):
-        self._log, self._name = log, name
+        self._log, self._name, self.sent = log, name, []
 
     def send(self, message):
+        self.sent.append(message)
         self._log.append(f"{type(message).__name__} to {self._name}")
         return 10
 
@@ -43,24 +44,24 @@ class End:
         for node in ("n0", "n1"):
             self.ends[node] = Recorder(self.log, node)
             self.dispatch.connect(node, self.ends[node])
-        link = Recorder(self.log, "launcher")
-        self.goodbye = Goodbye(self.view, self.dispatch, Disk(), link, None)
+        self.disk, self.launcher = Disk(), Recorder(self.log, "launcher")
+        self.shutdown = Shutdown(self.view, self.dispatch, self.disk, self.launcher, None)
 
     def hang_up(self, node):
         self.log.append(f"{node} hangs up")
         self.dispatch.disconnect(node, self.ends[node])
-        self.goodbye.look()
+        self.shutdown.wake()
 
     def leave(self, worker):
         self.log.append(f"{worker} leaves")
         self.view.finishing.remove(worker)
-        self.goodbye.look()
+        self.shutdown.wake()
 
     def run(self, *actions, outcome="finished"):
-        """Each action once the goodbye waits for something."""
+        """Each action once the shutdown waits for something."""
 
         async def live():
-            task = asyncio.create_task(self.goodbye.say(Ending(outcome=outcome, reason="")))
+            task = asyncio.create_task(self.shutdown.run(Ending(outcome=outcome, reason="")))
             for action in actions:
                 for _ in range(10):
                     await asyncio.sleep(0)
@@ -74,7 +75,7 @@ class End:
 @pytest.fixture
 def short(monkeypatch):
     for name in ("HANG_UP_S", "LEAVE_DEADLINE_S", "STOP_DEADLINE_S"):
-        monkeypatch.setattr(goodbye, name, 0.01)
+        monkeypatch.setattr(shutdown, name, 0.01)
 
 
 TOLD = ["EndNode to n0", "EndNode to n1", "Ending to launcher"]
@@ -133,16 +134,13 @@ def test_a_job_that_failed_waits_for_no_worker():
     ],
 )
 def test_memory_is_kept_for_a_run_that_can_go_on(ending, is_useless, short):
-    end, told = End(), []
-    end.ends["n0"].send = told.append
-    end.dispatch.to_node = lambda node, message: end.ends[node].send(message)
-    asyncio.run(end.goodbye.say(ending))
-    assert told == [EndNode(is_memory_useless=is_useless)]
+    end = End()
+    asyncio.run(end.shutdown.run(ending))
+    assert end.ends["n0"].sent == [EndNode(is_memory_useless=is_useless)]
 
 
 def test_what_the_disk_did_not_take_is_told():
-    end, told = End(), []
-    end.goodbye._link.send = told.append
-    end.goodbye._disk.unwritten = 3
+    end = End()
+    end.disk.unwritten = 3
     end.run(lambda: end.hang_up("n0"), lambda: end.hang_up("n1"))
-    assert [ending.unwritten for ending in told] == [3]
+    assert [ending.unwritten for ending in end.launcher.sent] == [3]

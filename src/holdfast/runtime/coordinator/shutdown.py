@@ -27,7 +27,7 @@ HANG_UP_S = 2.0
 """For agents to read that the job is over."""
 
 
-class Goodbye:
+class Shutdown:
     def __init__(
         self,
         view: CoordinatorView,
@@ -39,12 +39,14 @@ class Goodbye:
         self._view, self._dispatch, self._disk = view, dispatch, disk
         self._link, self._hosts = link, hosts
         self._changed = asyncio.Event()
+        self.has_told_agents = False
+        """Those that hang up from now on do so because the job is over."""
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """A worker has left, or an agent has hung up."""
         self._changed.set()
 
-    async def say(self, ending: Ending) -> None:
+    async def run(self, ending: Ending) -> None:
         if ending.outcome != "failed":
             await self._wait_for_workers()
         unwritten = await self._disk.write_last()
@@ -53,6 +55,7 @@ class Goodbye:
             # While there are agents that could have a successor do it.
             await self._hosts.write_end(ending)
         is_useless = ending.outcome == "finished" or ending.is_state_lost
+        self.has_told_agents = True
         self._dispatch.to_all(EndNode(is_memory_useless=is_useless))
         self._link.send(ending)
         await self._wait_for_agents()
