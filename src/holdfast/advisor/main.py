@@ -1,8 +1,8 @@
 """The advisor process: questions on standard input, answers on standard output.
 
 Each message is its length in four bytes and as many bytes of MessagePack. The process is started
-once, kept for the life of its coordinator, and ends with its input. Its coordinator gives it the
-lowest priority: training does not notice that it searches.
+by the first question, kept for the life of its coordinator, and ends with its input. Its
+coordinator gives it the lowest priority: training does not notice that it searches.
 
 A question is answered by the last decision that was there when its time was up; the first one in
 any case. A newer question is taken before an older one.
@@ -17,7 +17,7 @@ import time
 from typing import BinaryIO
 
 import msgspec
-import scipy.optimize  # noqa: F401 (imported where it is used, and the first question shall not wait)
+import scipy.optimize  # noqa: F401 (where it is used, the import would count as time of the search)
 
 from holdfast.advisor.answer import answers
 from holdfast.control.plan_question import PlanAnswer, PlanQuestion

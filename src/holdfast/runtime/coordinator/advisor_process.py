@@ -1,7 +1,9 @@
 """The coordinator's end of the planner: a process beside it that answers questions.
 
-It is started once and kept; if it ends, the question under way is answered with that, and the next
-one starts another. Nothing here waits for an answer: it comes as a call.
+The first question starts it: what it imports takes half a second of a processor, which a job that
+nothing happens to shall not pay for. It is kept from then on; if it ends, the question under way is
+answered with that, and the next one starts another. Nothing here waits for an answer: it comes as a
+call.
 """
 
 import asyncio
@@ -41,14 +43,10 @@ class AdvisorProcess:
         """0: there is no process now."""
         return self._process.pid if self._process is not None else 0
 
-    def start(self) -> None:
-        """Unless it is there."""
-        if self._serving is None or self._serving.done():
-            self._serving = asyncio.create_task(self._serve())
-
     def ask(self, question: PlanQuestion) -> None:
         self._waiting, self._open = question, question.number
-        self.start()
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
         self._send()
 
     def _send(self) -> None:

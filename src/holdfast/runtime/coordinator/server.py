@@ -58,7 +58,7 @@ from holdfast.control.facts import (
     WorkerStarted,
     WorkerTold,
 )
-from holdfast.control.job_events import AllReady, StepCompleted
+from holdfast.control.job_events import StepCompleted
 from holdfast.control.message import Message
 from holdfast.control.snapshots.messages import Copied, NodeHolds, Persisted, Unloadable
 from holdfast.control.state import WorkerState
@@ -410,8 +410,6 @@ class CoordinatorServer:
                 self._run_log.happened(event, self._machine.newest_snapshot)
                 if isinstance(event, StepCompleted):
                     self._admin.inject_due(now_ms())
-                if isinstance(event, AllReady) and self._machine.settings.replan.policy == "auto":
-                    self._advisor.start()
             case Finish(outcome=outcome, reason=reason):
                 self._end(outcome, reason)
             case Fail(reason=reason, worker=worker, is_state_lost=is_state_lost):
