@@ -122,6 +122,15 @@ def test_a_suspect_that_the_probe_clears_is_not_slow():
     assert job.run(10)[0] == [], "what was not said to be slow is not said to recover"
 
 
+def test_a_probe_that_finds_far_less_than_was_suspected_confirms_nothing():
+    job = Job()
+    job.run(WARM)
+    job.slow = {"n0.g3": 1.25}
+    _, probes = job.run(6)
+    assert job.answer(probes, {"n0.g3": 1.06}) == [("cleared", ("n0.g3",), True)]
+    assert job.state.slow == {}
+
+
 def test_heavy_documents_are_no_slow_workers():
     assert Job().run(150) == ([], [])
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from detect.small_job import PROFILE, Job, TrueSteps, random_workloads, run, small_plan
 from holdfast.detect.detector import Detector
 from holdfast.detect.facts import StepObservation, WorkerTimes
-from holdfast.detect.probe import ProbeResult
-from holdfast.detect.verdict import CLEARED, COMMON, RECOVERED, SLOW, SUSPECT
+from holdfast.detect.probe import ProbeResult, interpret
+from holdfast.detect.verdict import COMMON, RECOVERED, SLOW, SUSPECT
 from holdfast.errors import HoldfastError
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Profile, UnitCost
@@ -77,8 +77,8 @@ def test_a_tensor_group_slows_down_together_and_the_probe_decides():
     (verdict,) = run(detector, job, 8)
     assert verdict.who == ("n0.g2", "n0.g3")
     times = dict.fromkeys(verdict.probe.matrix, 1.0) | {"n0.g3": 1.3}
-    final = detector.conclude(verdict.probe, ProbeResult(matrix=times), 40)
-    assert [(v.kind, v.who) for v in final] == [(SLOW, ("n0.g3",)), (CLEARED, ("n0.g2",))]
+    found = interpret(verdict.probe, ProbeResult(matrix=times), verdict.factor)
+    assert [(f.who, f.slow) for f in found] == [(("n0.g3",), True), (("n0.g2",), False)]
 
 
 @pytest.mark.slow

@@ -77,3 +77,18 @@ def test_a_control_that_has_just_become_slow_does_not_make_a_slow_worker_look_fa
     (finding,) = interpret(order, ProbeResult(matrix=times))
     assert finding.who == ("n0.g0",)
     assert finding.factor == pytest.approx(3.0)
+
+
+def test_a_probe_that_explains_little_of_a_suspicion_does_not_confirm_it():
+    order = order_probe(["n0.g0"], [], ["n1.g0", "n2.g0"])
+
+    def confirmed(factor, suspected_factor):
+        result = ProbeResult(matrix={"n0.g0": 0.01 * factor, "n1.g0": 0.01, "n2.g0": 0.01})
+        (finding,) = interpret(order, result, suspected_factor)
+        return finding.slow
+
+    assert confirmed(1.06, 1.1)
+    assert not confirmed(1.06, 1.25)
+    assert confirmed(1.1, 1.25)
+    assert not confirmed(1.1, 2.0)
+    assert not confirmed(1.04, 1.0)

@@ -177,7 +177,8 @@ class SlowWatch:
         step = max(probe.step, state.steps.next_step - 1)
         if not any(name in probe.answers for name in probe.order.controls):
             return
-        for finding in interpret(probe.order, ProbeResult(matrix=probe.answers)):
+        suspected_factor = probe.verdict.factor if probe.verdict is not None else 1.0
+        for finding in interpret(probe.order, ProbeResult(matrix=probe.answers), suspected_factor):
             (name,) = finding.who
             kind = SLOW if finding.slow else (CLEARED if probe.verdict else RECOVERED)
             if finding.slow:

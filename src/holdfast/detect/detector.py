@@ -34,9 +34,8 @@ from holdfast.detect.predict import (
     model_costs,
     nearest_model,
 )
-from holdfast.detect.probe import ProbeOrder, ProbeResult, interpret
 from holdfast.detect.suspicion import suspicion
-from holdfast.detect.verdict import CLEARED, RECOVERED, SLOW, Verdict, path_name
+from holdfast.detect.verdict import RECOVERED, Verdict
 from holdfast.detect.watch import Shift, Watch, WatchTuning
 from holdfast.detect.words import describe_common, worker_verdicts
 from holdfast.detect.workload import (
@@ -152,20 +151,6 @@ class Detector:
         return {
             self.workers[i]: float(np.exp(level[i])) for i in np.flatnonzero(level > 0).tolist()
         }
-
-    def conclude(self, order: ProbeOrder, result: ProbeResult, step: int) -> list[Verdict]:
-        """The final word on suspects, after a probe."""
-        return [
-            Verdict(
-                kind=SLOW if finding.slow else CLEARED,
-                who=(path_name(finding.who),),
-                factor=finding.factor,
-                confidence=0.99,
-                step=step,
-                reason=finding.reason,
-            )
-            for finding in interpret(order, result)
-        ]
 
     def _features(self, seen: StepObservation) -> Array:
         count = self.plan.num_micro_batches

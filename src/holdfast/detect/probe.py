@@ -16,6 +16,8 @@ Pair = tuple[str, str]
 
 MIN_FACTOR = 1.05
 """A probe that takes this many times longer than the measure confirms the suspicion."""
+EXPLAINED = 1 / 3
+"""Of a suspicion, as a share of its logarithm: a probe that explains less does not confirm it."""
 
 
 class ProbeOrder(msgspec.Struct, frozen=True):
@@ -85,14 +87,21 @@ def ring_pairs(members: Sequence[str]) -> list[Pair]:
     return list(zip(members, (*members[1:], members[0]), strict=True))
 
 
-def interpret(order: ProbeOrder, result: ProbeResult) -> list[Finding]:
-    """One finding per suspect, the slowest first. A missing answer is no finding."""
+def interpret(
+    order: ProbeOrder, result: ProbeResult, suspected_factor: float = 1.0
+) -> list[Finding]:
+    """One finding per suspect, the slowest first. A missing answer is no finding.
+
+    Where steps are noisy, a worker is suspected of much and a probe is off by a few percent, too:
+    one that finds 1.06 says nothing about a suspicion of 1.25.
+    """
+    limit = max(MIN_FACTOR, suspected_factor**EXPLAINED)
     findings: list[Finding] = []
     if result.matrix:
         known = [result.matrix[name] for name in order.controls if name in result.matrix]
         measure = _measure(list(result.matrix.values()), known)
         findings += [
-            _finding((worker,), result.matrix[worker], measure, "matrix product")
+            _finding((worker,), result.matrix[worker], measure, limit, "matrix product")
             for worker in order.matrix
             if worker in result.matrix and worker not in order.controls
         ]
@@ -100,7 +109,7 @@ def interpret(order: ProbeOrder, result: ProbeResult) -> list[Finding]:
         known = [result.pairs[pair] for pair in order.control_pairs if pair in result.pairs]
         measure = _measure(list(result.pairs.values()), known)
         found = [
-            _finding(pair, time, measure, "message")
+            _finding(pair, time, measure, limit, "message")
             for pair, time in result.pairs.items()
             if pair not in order.control_pairs
         ]
@@ -116,13 +125,13 @@ def _measure(times: Sequence[float], controls: Sequence[float]) -> float:
     return median(ordered[: (len(ordered) + 1) // 2])
 
 
-def _finding(who: tuple[str, ...], time: float, measure: float, what: str) -> Finding:
+def _finding(who: tuple[str, ...], time: float, measure: float, limit: float, what: str) -> Finding:
     factor = time / measure if measure > 0 else 1.0
-    slow = factor >= MIN_FACTOR
+    slow = factor >= limit
     word = "slow" if slow else "fine"
     reason = (
         f"probe: {what} {1000 * time:.3g} ms against {1000 * measure:.3g} ms of healthy ones, "
-        f"{factor:.2f} times: {word}"
+        f"{factor:.2f} times (limit {limit:.2f}): {word}"
     )
     return Finding(who, factor, slow, reason)
 
