@@ -15,30 +15,20 @@ anything queued behind a broken reduction from being applied.
 
 import argparse
 import tempfile
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
 import torch
 
 from _common import Goal, finish, parse_args
-from holdfast.engine.optimizer_config import OptimizerConfig
+from _gpu_jobs import TOLERANCE, Backend, differences, lines_of, make_config, time_of
 from holdfast.observe.run_directory import JOURNAL, METRICS
-from holdfast.runtime.config.data_sections import DataSection
-from holdfast.runtime.config.job_file import JobConfig
-from holdfast.runtime.config.job_sections import JobSection
-from holdfast.runtime.config.model_sections import ModelSection
 from holdfast.runtime.config.parallel_sections import ParallelSection
 from holdfast.runtime.faults.kinds import Fault, FaultKind
 from holdfast.runtime.launch.fork_server import ForkServer
 from holdfast.runtime.launch.launcher import RunResult, run_job
 from holdfast.runtime.launch.prepare import prepare_job
-from holdfast.runtime.record.final_state import read_final
 
-Backend = Literal["gloo", "nccl"]
-
-TOLERANCE = 1e-9
 SHAPES = {
     "3 replicas": ParallelSection(replicas=3),
     "2 x 2 stages": ParallelSection(replicas=2, stages=2),
@@ -62,35 +52,6 @@ STEP = 10
 GRACE_S = 1.0
 
 
-def make_config(
-    folder: str, parallel: ParallelSection, backend: Backend, faults: tuple[Fault, ...] = ()
-) -> JobConfig:
-    return JobConfig(
-        job=JobSection(
-            steps=20,
-            timeout_s=20,
-            dtype="float64",
-            device="cuda",
-            backend=backend,
-            verify=True,
-            keep_final=True,
-            run_dir=folder,
-        ),
-        model=ModelSection(
-            preset="llama-tiny",
-            dim=256,
-            num_layers=4,
-            num_heads=8,
-            num_kv_heads=8,
-            hidden=1024,
-        ),
-        data=DataSection(rows=2, seq_len=256, micro_batches=6),
-        parallel=parallel,
-        optimizer=OptimizerConfig(learning_rate=1e-3),
-        faults=faults,
-    )
-
-
 class Line(msgspec.Struct, frozen=True):
     fault: str
     steps: int
@@ -108,39 +69,23 @@ class Line(msgspec.Struct, frozen=True):
 
 def to_next_step(run_dir: Path) -> float:
     """By the coordinator's clock: from the word of the worker that it fails now."""
-    faults = _lines(run_dir / JOURNAL, "fault_injected")
+    faults = lines_of(run_dir / JOURNAL, "fault_injected")
     if not faults:
         return 0.0
     fault = faults[0]
-    done = [_time(line) for line in _lines(run_dir / METRICS) if line["step"] >= fault["step"]]
-    return max(0.0, min(done) - _time(fault))
-
-
-def _lines(path: Path, event: str = "") -> list[dict[str, Any]]:
-    found = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
-    return [line for line in found if not event or line.get("event") == event]
-
-
-def _time(line: dict[str, Any]) -> float:
-    return datetime.fromisoformat(line["time"]).timestamp()
+    done = [time_of(line) for line in lines_of(run_dir / METRICS) if line["step"] >= fault["step"]]
+    return max(0.0, min(done) - time_of(fault))
 
 
 def compare(name: str, calm: RunResult, result: RunResult, replicas: int) -> Line:
-    ours = read_final(Path(result.report.run_dir))
-    theirs = read_final(Path(calm.report.run_dir))
-    parameters = max(float((ours[n] - t).norm() / t.norm()) for n, t in theirs.items())
-    mine = {step.step: step.loss or 0.0 for step in result.steps}
-    losses = max(
-        abs(mine.get(step.step, float("inf")) - (step.loss or 0.0)) / abs(step.loss or 1.0)
-        for step in calm.steps
-    )
+    losses, parameters = differences(calm, result)
     stalls = [recovery.stall_s for recovery in result.report.recoveries]
     median = result.report.median_step_s or 0.0
     profile = msgspec.json.decode((Path(result.report.run_dir) / "profile.json").read_bytes())
-    recovered = _lines(Path(result.report.run_dir) / JOURNAL, "recovered")
+    recovered = lines_of(Path(result.report.run_dir) / JOURNAL, "recovered")
     return Line(
         name,
-        len(mine),
+        len({step.step for step in result.steps}),
         losses,
         parameters,
         max(stalls, default=0.0),
