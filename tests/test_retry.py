@@ -83,6 +83,7 @@ def test_what_fails_twice_or_has_no_processes_fails(run):
     assert code == 1
     assert "2 failed" in out
     assert "FLAKY test_it.py::test_broken" not in out
+    assert "FAILED TWICE test_it.py::test_broken: at first assert not True" in out
 
 
 def test_without_being_asked_nothing_is_tried_twice(run):

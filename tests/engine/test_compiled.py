@@ -98,6 +98,7 @@ def test_activations_that_are_computed_again(graphs):
 
 
 @pytest.mark.process
+@pytest.mark.timeout(240)  # the first time on a machine, its kernels are built: 30 s when idle
 def test_the_compiler_that_jobs_use():
     """Through inductor, in bfloat16 with float32 masters: the loss is compiled, too."""
     task = Task(dtype="float32", compute="bfloat16", num_steps=2)

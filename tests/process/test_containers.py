@@ -13,7 +13,7 @@ import pytest
 
 from support import container_runs
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.chaos, pytest.mark.timeout(180)]
 
 PROTECTED = (
     "protected against the loss of any one worker; any one node; all workers; not: all nodes"

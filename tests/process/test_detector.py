@@ -147,6 +147,7 @@ factor = 4.0
 """
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(150)
 def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path, fork_server):
     said = judged(tmp_path, LINK, fork_server)

@@ -22,7 +22,7 @@ from support.command_runs import (
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(200)]
 
-SLOW_STEPS = "\n[emulate]\nunit_ms = 100\n"
+SLOW_STEPS = "\n[emulate]\nunit_ms = 40\n"
 FAILS_ON_THE_SECOND = """
 import os
 import torch
@@ -70,6 +70,7 @@ def test_a_worker_that_fails_at_every_start_ends_the_job(tmp_path):
     assert processes_of(run.run_dir) == memory_of(run.run_dir) == []
 
 
+@pytest.mark.chaos
 def test_a_joiner_is_stopped_before_its_first_beat(tmp_path):
     job = write_job(tmp_path, 60)
     job.write_text(job.read_text() + "\n[emulate]\nunit_ms = 5\n")

@@ -103,7 +103,7 @@ def test_a_source_is_killed(survive, change, phase):
     ("change", "phase"),
     some(
         product(["shrink around a joiner", "stage move", "growth"], ["join", "entered"]),
-        [("shrink around a joiner", "entered"), ("growth", "join")],
+        [("shrink around a joiner", "entered")],
     ),
 )
 def test_a_joiner_is_killed(survive, change, phase):

@@ -82,6 +82,7 @@ def test_reroute_leaves_the_plan_as_it_is(survive):
     assert [event.num_workers for event in events if hasattr(event, "num_workers")][-1] == 2
 
 
+@pytest.mark.chaos
 def test_the_coordinator_is_killed_while_the_planner_is_asked(survive, fork_server, tmp_path):
     """The planner is stopped, so that the question stays open; the successor asks its own."""
     stopped: list[int] = []

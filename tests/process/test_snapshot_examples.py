@@ -105,7 +105,7 @@ def torchrun(folder: Path, size: int, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.process
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(250)
 def test_torchrun_is_launched_again(tmp_path: Path) -> None:
     """As docs/snapshotter.md has it: a loop around torchrun, which itself restarts nothing."""

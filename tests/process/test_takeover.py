@@ -75,6 +75,7 @@ def test_a_job_goes_on_without_its_launcher_and_is_stopped(detached) -> None:
     assert not happened(shared, "WorkerLost")
 
 
+@pytest.mark.chaos
 def test_a_job_is_watched_to_its_end(detached) -> None:
     shared = detached(unit_ms=4)
     watched = holdfast("attach", str(shared))
@@ -84,6 +85,7 @@ def test_a_job_is_watched_to_its_end(detached) -> None:
     assert [type(event).__name__ for event in events(shared)].count("JobEnded") == 1
 
 
+@pytest.mark.chaos
 def test_the_same_command_goes_on_after_a_stop(detached) -> None:
     """Under another coordinator, from the journal at the rendezvous."""
     shared = detached(unit_ms=10, every=1)

@@ -42,6 +42,9 @@ class FlakyTests:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for test, said in self._retried.items():
+            if test in self._failed:
+                terminalreporter.line(f"FAILED TWICE {test}: at first {_headline(said)}")
         if not self.found:
             return
         terminalreporter.section("flaky: passed at the second try")
