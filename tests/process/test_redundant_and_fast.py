@@ -86,7 +86,7 @@ def promised(config, targets):
     return train(shape, state, batches, config.job.steps, settings)
 
 
-@pytest.mark.parametrize(("first", "second"), some(PHASES, [PHASES[0], PHASES[1], PHASES[3]]))
+@pytest.mark.parametrize(("first", "second"), some(PHASES, [PHASES[0], PHASES[3]]))
 def test_mode_fast(fork_server, tmp_path, first, second):
     faults = kills(("n3.g0", "n4.g0"), (first, second))
     shape = {"replicas": 3, "stages": 2}

@@ -52,7 +52,7 @@ def cases(draw: st.DrawFn) -> tuple[Timeline, int, tuple[int, ...], CopyCosts, f
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(cases())
 def test_every_chunk_goes_somewhere_once(case: tuple) -> None:
     timeline, lane, sizes, costs, limit = case
@@ -67,7 +67,7 @@ def test_every_chunk_goes_somewhere_once(case: tuple) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(cases())
 def test_no_chunk_leaves_its_window_or_meets_traffic(case: tuple) -> None:
     timeline, lane, sizes, costs, limit = case
