@@ -1,5 +1,7 @@
 """Times of units and actions, and the profile made of them."""
 
+import time
+
 import pytest
 import torch
 
@@ -37,6 +39,17 @@ def test_units_are_timed_and_medians_taken():
     stopwatch.read()
     stopwatch.clear()
     assert stopwatch.medians() == {}
+
+
+def test_a_slow_device_is_slow_where_it_is_measured():
+    stopwatch = Stopwatch(torch.device("cpu"))
+    for factor in (1.0, 4.0, 1.0):
+        stopwatch.slow_down(factor)
+        with stopwatch.unit("forward", 0):
+            time.sleep(0.01)
+    before, slow, after = stopwatch.samples["forward", 0]
+    assert slow > 3 * min(before, after)
+    assert slow >= 0.04
 
 
 def test_a_long_run_keeps_the_last_samples_only():

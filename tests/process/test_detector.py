@@ -160,6 +160,43 @@ def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path, fork_server):
     assert "emulated" in profile.source
 
 
+REAL = """
+[job]
+steps = 100
+threads = 1
+[data]
+seq_len = 64
+rows = 2
+micro_batches = 8
+[parallel]
+replicas = 2
+[snapshot]
+every = 0
+[[faults]]
+kind = "SLOW"
+target = "n0.g1"
+at_step = 40
+steps = 40
+factor = 4.0
+"""
+
+
+@pytest.mark.timeout(150)
+def test_a_slow_worker_of_a_real_device_is_named_probed_adapted_to_and_taken_back(
+    tmp_path, fork_server
+):
+    """Nothing is emulated: its computations take longer where they are measured."""
+    said = judged(tmp_path, REAL, fork_server)
+    confirmed = [event for event in said if event["probed"] and event["verdict"] != "cleared"]
+    ours = [event for event in confirmed if event["who"] == ["n0.g1"]]
+    assert [event["verdict"] for event in ours][:2] == ["slow", "recovered"], said
+    assert 40 <= ours[0]["step"] <= 65
+    assert 2 < ours[0]["factor"] < 8
+    assert ours[1]["step"] >= 80
+    entered = [event for event in told(tmp_path, "plan_considered") if event["entered"]]
+    assert any("n0.g1 takes" in event["asked"] for event in entered)
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_two_thousand_steps_of_packed_documents_and_a_slow_worker_that_is_adapted_to(

@@ -29,6 +29,10 @@ KEPT_SAMPLES = 500
 """Of each: the last ones are enough, and runs are long."""
 
 
+DEVICE_KHZ = 1_500_000
+"""Of a device that does not tell."""
+
+
 def _recent() -> deque[float]:
     return deque(maxlen=KEPT_SAMPLES)
 
@@ -61,6 +65,17 @@ class Stopwatch:
         self._of_step: dict[Sample, list[float]] = defaultdict(list)
         self.spent = 0.0
         """In units, since the start."""
+        self.slowness = 1.0
+        """How many times as long computations take, on purpose."""
+        self._usual: dict[Sample, float] = {}
+
+    def slow_down(self, factor: float) -> None:
+        """On purpose: a computation takes so many times as long from now on; 1: as before. The
+        device itself is busy for longer, so whoever measures sees a slow device.
+        """
+        if self.slowness == 1.0:
+            self._usual = self.medians()
+        self.slowness = factor
 
     @contextmanager
     def unit(self, kind: str, number: int, pace: Pace | None = None) -> Iterator[None]:
@@ -69,11 +84,15 @@ class Stopwatch:
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             begin.record()
             yield
+            if self.slowness > 1.0:
+                _spin((self.slowness - 1) * self._usual.get((kind, number), 0.0))
             end.record()
             self._open.append(((kind, number), begin, end))
             return
         start = time.perf_counter()
         yield
+        if self.slowness > 1.0:
+            time.sleep((self.slowness - 1) * (time.perf_counter() - start))
         taken = pace.passed(kind, number) if pace is not None else None
         seconds = time.perf_counter() - start
         self.add(kind, seconds if taken is None else taken, number)
@@ -124,6 +143,13 @@ class Stopwatch:
 
     def medians(self) -> dict[Sample, float]:
         return {sample: median(times) for sample, times in self.samples.items() if times}
+
+
+def _spin(seconds: float) -> None:
+    """Keep the device busy, behind what it has to do so far."""
+    device = torch.cuda.get_device_properties()
+    cycles_per_s = 1000 * getattr(device, "clock_rate", DEVICE_KHZ)
+    torch.cuda._sleep(int(seconds * cycles_per_s))  # type: ignore[no-untyped-call]
 
 
 def unit_costs(medians: dict[Sample, float], plan: Plan) -> dict[str, UnitCost]:

@@ -21,14 +21,10 @@ def page():
 
 class Time:
     def __init__(self):
-        self.now, self.slept = 100.0, []
+        self.now = 100.0
 
     def clock(self):
         return self.now
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 def test_progress_is_written_to_the_page(page):
@@ -63,35 +59,28 @@ def test_a_fault_in_a_phase(page):
         faults.phase("before agree", 2)
 
 
-def test_slow_is_a_pause_after_every_action(page):
+def test_slow_computations_for_a_while(page):
     time = Time()
-    faults = WorkerFaults([], page, time.clock, time.sleep)
+    faults = WorkerFaults([], page, time.clock)
     faults.strike(Fault(kind="SLOW", factor=3.0, duration_s=10.0))
     faults.progress(0, 0)
-    for _ in range(2):
-        time.now += 1.0
-        faults.progress(0, 1)
-    assert time.slept == [2.0, 2.0]
-    time.now += 10.0
-    faults.progress(0, 2)
-    assert len(time.slept) == 2
+    assert faults.stopwatch.slowness == 3.0
+    time.now += 10.5
+    faults.progress(0, 1)
+    assert faults.stopwatch.slowness == 1.0
 
 
 def test_slow_for_some_steps(page):
-    time = Time()
-    faults = WorkerFaults([Fault(kind="SLOW", at_step=3, steps=2, factor=2.0)], page, time.clock)
-    faults._sleep = time.sleep
-    slept = []
+    faults = WorkerFaults([Fault(kind="SLOW", at_step=3, steps=2, factor=2.0)], page)
+    seen = []
     for step in range(8):
         faults.progress(step, 0)
-        time.now += 1.0
         faults.progress(step, 1)
-        slept.append(sum(time.slept))
-        time.slept.clear()
-    assert slept == [0, 0, 0, 0, 1.0, 0, 0, 0]
+        seen.append(faults.stopwatch.slowness)
+    assert seen == [1, 1, 1, 2, 2, 1, 1, 1]
 
 
-def test_an_emulated_device_gets_another_speed_instead_of_pauses(page):
+def test_an_emulated_device_gets_another_speed(page):
     device = EmulatedDevice(Emulation(profile=Profile()), "n0.g0", data=None)
     faults = WorkerFaults(
         [
@@ -99,7 +88,6 @@ def test_an_emulated_device_gets_another_speed_instead_of_pauses(page):
             Fault(kind="SLOW_LINK", target="n0>n1", at_step=2, steps=1, factor=4.0),
         ],
         page,
-        sleep=lambda seconds: pytest.fail("it slept"),
     )
     faults.emulated = device
     seen = []

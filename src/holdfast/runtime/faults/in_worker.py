@@ -1,8 +1,8 @@
 """Faults that a worker does to itself, because only it knows the moment or the means.
 
 Kinds that end or block a process act at once, from whatever thread they are given on; an exception
-has to be raised in the training. Slowness is a pause after every action there; of an emulated
-device or link it is another speed.
+has to be raised in the training. A slow device is one whose computations take longer, where they
+are measured; an emulated device or link gets another speed.
 """
 
 import ctypes
@@ -17,6 +17,7 @@ from math import inf
 import torch
 
 from holdfast.engine.emulated_device import EmulatedDevice
+from holdfast.engine.measure import Stopwatch
 from holdfast.runtime.faults.kinds import OF_CHANGES, SIGNALS, Fault
 from holdfast.runtime.worker.progress_page import ProgressPage
 
@@ -54,18 +55,18 @@ class WorkerFaults:
         faults: Sequence[Fault],
         page: ProgressPage,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
         announce: Callable[[Fault, int], object] = lambda fault, step: None,
     ) -> None:
         """`announce` is told of a planned fault before it happens."""
         self._announce = announce
         self._planned = list(faults)
-        self._page, self._clock, self._sleep = page, clock, sleep
+        self._page, self._clock = page, clock
         self._raise: Fault | None = None
         self._slow: dict[str, SlowUntil] = {}
         """What is slow now, by the worker's or the link's name."""
-        self._entered = 0.0
         self.emulated: EmulatedDevice | None = None
+        self.stopwatch = Stopwatch()
+        """Of the worker's computations."""
         self.spoil: Callable[[], object] = lambda: None
         """Makes numbers of the worker's state no numbers."""
 
@@ -78,7 +79,7 @@ class WorkerFaults:
             fault, self._raise = self._raise, None
             raise InjectedError(f"{fault.kind} on purpose, in step {step}")
         if self._slow:
-            self._drag(step)
+            self._end_slowness(step)
         if self._planned:
             self._strike_due(step, "")
 
@@ -97,31 +98,23 @@ class WorkerFaults:
             fault, self._raise = self._raise, None
             raise InjectedError(f"{fault.kind} on purpose, {phase} of step {step}")
 
-    def _drag(self, step: int) -> None:
-        """Every action takes `factor` times as long: wait what it took, so many times more."""
+    def _end_slowness(self, step: int) -> None:
         now = self._clock()
         for name, until in list(self._slow.items()):
             if until.is_over(now, step):
                 del self._slow[name]
                 self._set_speed(until.fault, 1.0)
-        if self.emulated is not None or not self._slow:
-            return
-        if self._entered:
-            factor = max(until.fault.factor for until in self._slow.values())
-            self._sleep((now - self._entered) * (factor - 1))
-        self._entered = self._clock()
 
     def _slow_down(self, fault: Fault) -> None:
         until_s = self._clock() + (fault.duration_s or inf)
         last_step = self._page.read().step + fault.steps if fault.steps else None
         self._set_speed(fault, fault.factor)
-        self._entered = 0.0
         self._slow[fault.target] = SlowUntil(fault, until_s, last_step)
 
     def _set_speed(self, fault: Fault, factor: float) -> None:
         if self.emulated is None:
-            return
-        if fault.kind == "SLOW_LINK":
+            self.stopwatch.slow_down(factor)
+        elif fault.kind == "SLOW_LINK":
             self.emulated.links.slow_down(fault.target, factor)
         else:
             self.emulated.slow_down(factor, fault.duration_s or inf)

@@ -139,6 +139,7 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         evaluated=make_eval(config),
     )
     link.trainer, faults.emulated = trainer, trainer.emulated
+    faults.stopwatch = trainer.stopwatch
     faults.spoil = lambda: spoil_state(trainer)
     if assignment.memory:
         options = snapshot_options(config, assignment.memory, assignment.checkpoints)
