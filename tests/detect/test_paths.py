@@ -46,6 +46,17 @@ def test_all_paths_of_one_worker_are_its_connection():
     assert "all 2 paths of n2.g0" in verdict.reason
 
 
+def test_a_reduction_of_all_workers_is_one_path_and_no_connection_of_each():
+    watch = PathWatch(layout_of(small_plan()), TUNING)
+    ring = ("n0.g0", "n1.g0", "n2.g0")
+    for _ in range(4):
+        watch.warm_up([PathReport(ring, 64, 0.01)])
+    watch.begin()
+    said = [v for n in range(6) for v in watch.observe([PathReport(ring, 64, 0.015)], n, {})]
+    assert [(v.kind, v.who) for v in said] == [(SLOW, (">".join(ring),))]
+    assert "reduction of 3 takes 1.50 times as long as its own past" in said[0].reason
+
+
 def test_a_link_that_was_always_slow_is_found():
     slow = {PAIRS[0]: 1.5}
     assert [v.who for v in feed(warm(slow=slow), 6, slow=slow)] == [("n0.g0>n1.g0",)]

@@ -189,10 +189,11 @@ def test_a_slow_worker_of_a_real_device_is_named_probed_adapted_to_and_taken_bac
     said = judged(tmp_path, REAL, fork_server)
     confirmed = [event for event in said if event["probed"] and event["verdict"] != "cleared"]
     ours = [event for event in confirmed if event["who"] == ["n0.g1"]]
-    assert [event["verdict"] for event in ours][:2] == ["slow", "recovered"], said
+    # How slow it is, it may be said again: other work on this machine makes steps noisy.
+    assert (ours[0]["verdict"], ours[-1]["verdict"]) == ("slow", "recovered"), said
     assert 40 <= ours[0]["step"] <= 65
     assert 2 < ours[0]["factor"] < 8
-    assert ours[1]["step"] >= 80
+    assert ours[-1]["step"] >= 80
     entered = [event for event in told(tmp_path, "plan_considered") if event["entered"]]
     assert any("n0.g1 takes" in event["asked"] for event in entered)
 

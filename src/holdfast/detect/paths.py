@@ -116,7 +116,9 @@ class PathWatch:
         return verdicts
 
     def _connections(self, shifts: Sequence[Shift]) -> dict[str, list[int]]:
-        """Workers that have just got slow on all of several paths at once."""
+        """Workers that have just got slow on all of several paths at once. One reduction of many is
+        a single path, and says of none of its members that it is the slow one.
+        """
         risen = {shift.member for shift in shifts if shift.new > shift.old}
         by_worker: dict[str, list[int]] = {}
         for member, (name, _) in enumerate(self.names):
@@ -125,7 +127,9 @@ class PathWatch:
         return {
             worker: members
             for worker, members in by_worker.items()
-            if len(_partners(self.names, members)) > 2 and risen.issuperset(members)
+            if len(_partners(self.names, members)) > 2
+            and len({self.names[member][0] for member in members}) > 1
+            and risen.issuperset(members)
         }
 
     def _one(self, shift: Shift, step: int, slow: Mapping[str, float]) -> Verdict:
