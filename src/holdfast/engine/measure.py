@@ -71,7 +71,7 @@ class Stopwatch:
 
     def slow_down(self, factor: float) -> None:
         """On purpose: a computation takes so many times as long from now on; 1: as before. The
-        device itself is busy for longer, so whoever measures sees a slow device.
+        device itself is busy for longer, as a slow one would be.
         """
         if self.slowness == 1.0:
             self._usual = self.medians()
