@@ -117,7 +117,7 @@ def test_units_take_what_the_profile_says_at_their_tensor_degree_and_speed():
     assert machine.now == 102.5
     pace.begin("backward", range(2), 0, 0)
     assert pace.passed("backward", 1) == 5.0
-    machine.device.slow_down(3.0)
+    machine.device.slowdown.begin(3.0)
     pace.begin("backward_input", range(2), 0, 0)
     assert pace.passed("backward_input", 1) == 6.0
     pace.begin("backward_weight", range(2), 0, 0)

@@ -20,9 +20,9 @@ def test_an_emulated_device_takes_as_long_as_it_is_slow():
         sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
     )
     assert time_probe(torch.device("cpu"), device) == 2 * EMULATED_S
-    device.slow_down(1.5)
+    device.slowdown.begin(1.5)
     assert time_probe(torch.device("cpu"), device) == 3 * EMULATED_S
-    device.slow_down(1.5, seconds=5.0)
+    device.slowdown.begin(1.5, seconds=5.0)
     assert time_probe(torch.device("cpu"), device) == 3 * EMULATED_S
     now[0] += 5.0  # without anything to do meanwhile
     assert time_probe(torch.device("cpu"), device) == 2 * EMULATED_S

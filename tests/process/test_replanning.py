@@ -70,6 +70,25 @@ def test_a_tensor_group_shrinks_instead_of_leaving_its_healthy_half_idle(survive
         replay_decision(tmp_path / "run", entered.decision, as_json=False)
 
 
+def test_a_job_that_nothing_happens_to_does_not_pay_for_the_planner(fork_server, tmp_path):
+    started: list[int] = []
+    seen: list[int] = []
+
+    def hear(event: Event) -> None:
+        coordinator = processes(fork_server).get("coordinator", 0)
+        if isinstance(event, StepDone) and coordinator:
+            seen.append(event.step)
+            started.extend(child.pid for child in psutil.Process(coordinator).children())
+
+    run_job(
+        prepare_job(make_config({"replicas": 2}, 8, str(tmp_path / "run"))),
+        on_event=hear,
+        fork_server=fork_server,
+    )
+    assert seen
+    assert started == []
+
+
 @pytest.mark.chaos
 def test_reroute_leaves_the_plan_as_it_is(survive):
     events = survive(

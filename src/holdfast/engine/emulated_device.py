@@ -16,7 +16,6 @@ together, with the slowest of them; their traffic is in the profile's times of a
 
 import time
 from collections.abc import Callable, Mapping
-from math import inf
 
 import torch
 
@@ -24,6 +23,7 @@ from holdfast.data.by_number import stream, word
 from holdfast.engine.data import DataSource
 from holdfast.engine.emulation import Emulation, LinkSpeeds
 from holdfast.engine.measure import Pace
+from holdfast.engine.slowdown import Slowdown
 from holdfast.engine.tensor_parallel import TensorGroup
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
@@ -48,7 +48,7 @@ class EmulatedDevice:
         self.links = LinkSpeeds(emulation)
         self.clock, self._sleep = clock, sleep
         self._factor = emulation.slowness(worker)
-        self._slow, self._slow_until = 1.0, inf
+        self.slowdown = Slowdown(clock)
         self.free_at = 0.0
         """When its last computation ended, on the device clock."""
         self.ring_free_at = 0.0
@@ -56,11 +56,7 @@ class EmulatedDevice:
 
     @property
     def slowness(self) -> float:
-        return self._factor * (self._slow if self.clock() < self._slow_until else 1.0)
-
-    def slow_down(self, factor: float, seconds: float = inf) -> None:
-        """From now on, for so long, also while it has nothing to do; 1: as before."""
-        self._slow, self._slow_until = factor, self.clock() + seconds
+        return self._factor * self.slowdown.factor
 
     def begin(self, seconds: float) -> None:
         """A computation of this length begins: all it needs is there."""

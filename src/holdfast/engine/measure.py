@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from statistics import median
 
 import msgspec
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from holdfast.engine.groups import LiveGroup
 from holdfast.engine.mesh import Mesh
+from holdfast.engine.slowdown import Slowdown
 from holdfast.plan.holders import HolderMap
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Link, Profile, UnitCost
@@ -65,17 +67,16 @@ class Stopwatch:
         self._of_step: dict[Sample, list[float]] = defaultdict(list)
         self.spent = 0.0
         """In units, since the start."""
-        self.slowness = 1.0
-        """How many times as long computations take, on purpose."""
+        self.slowdown = Slowdown()
         self._usual: dict[Sample, float] = {}
 
-    def slow_down(self, factor: float) -> None:
-        """On purpose: a computation takes so many times as long from now on; 1: as before. The
-        device itself is busy for longer, as a slow one would be.
+    def slow_down(self, factor: float, seconds: float = inf) -> None:
+        """On purpose, as `Slowdown.begin`. A GPU is kept busy for longer, as a slow one would be,
+        by what its computations took so far.
         """
-        if self.slowness == 1.0:
+        if self.slowdown.factor == 1.0:
             self._usual = self.medians()
-        self.slowness = factor
+        self.slowdown.begin(factor, seconds)
 
     @contextmanager
     def unit(self, kind: str, number: int, pace: Pace | None = None) -> Iterator[None]:
@@ -84,15 +85,15 @@ class Stopwatch:
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             begin.record()
             yield
-            if self.slowness > 1.0:
-                _spin((self.slowness - 1) * self._usual.get((kind, number), 0.0))
+            if (slow := self.slowdown.factor) > 1.0:
+                _spin((slow - 1) * self._usual.get((kind, number), 0.0))
             end.record()
             self._open.append(((kind, number), begin, end))
             return
         start = time.perf_counter()
         yield
-        if self.slowness > 1.0:
-            time.sleep((self.slowness - 1) * (time.perf_counter() - start))
+        if (slow := self.slowdown.factor) > 1.0:
+            time.sleep((slow - 1) * (time.perf_counter() - start))
         taken = pace.passed(kind, number) if pace is not None else None
         seconds = time.perf_counter() - start
         self.add(kind, seconds if taken is None else taken, number)

@@ -64,10 +64,16 @@ def test_slow_computations_for_a_while(page):
     faults = WorkerFaults([], page, time.clock)
     faults.strike(Fault(kind="SLOW", factor=3.0, duration_s=10.0))
     faults.progress(0, 0)
-    assert faults.stopwatch.slowness == 3.0
+    assert faults.stopwatch.slowdown.factor == 3.0
     time.now += 10.5
     faults.progress(0, 1)
-    assert faults.stopwatch.slowness == 1.0
+    assert faults.stopwatch.slowdown.factor == 1.0
+
+
+def test_a_link_that_is_not_emulated_slows_no_computation(page):
+    faults = WorkerFaults([], page)
+    faults.strike(Fault(kind="SLOW_LINK", target="n0>n1", factor=3.0))
+    assert faults.stopwatch.slowdown.factor == 1.0
 
 
 def test_slow_for_some_steps(page):
@@ -76,7 +82,7 @@ def test_slow_for_some_steps(page):
     for step in range(8):
         faults.progress(step, 0)
         faults.progress(step, 1)
-        seen.append(faults.stopwatch.slowness)
+        seen.append(faults.stopwatch.slowdown.factor)
     assert seen == [1, 1, 1, 2, 2, 1, 1, 1]
 
 

@@ -112,12 +112,14 @@ class WorkerFaults:
         self._slow[fault.target] = SlowUntil(fault, until_s, last_step)
 
     def _set_speed(self, fault: Fault, factor: float) -> None:
-        if self.emulated is None:
-            self.stopwatch.slow_down(factor)
-        elif fault.kind == "SLOW_LINK":
-            self.emulated.links.slow_down(fault.target, factor)
+        seconds = fault.duration_s or inf
+        if fault.kind == "SLOW_LINK":
+            if self.emulated is not None:  # no other link has a speed of ours
+                self.emulated.links.slow_down(fault.target, factor)
+        elif self.emulated is not None:
+            self.emulated.slowdown.begin(factor, seconds)
         else:
-            self.emulated.slow_down(factor, fault.duration_s or inf)
+            self.stopwatch.slow_down(factor, seconds)
 
     # From anywhere.
 

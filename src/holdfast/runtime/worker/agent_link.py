@@ -154,7 +154,8 @@ class WorkerLink:
         """Between two steps, or while this worker has none to do."""
         while self._probes:
             number = self._probes.popleft()
-            seconds = time_probe(trainer.device, trainer.emulated, trainer.stopwatch.slowness)
+            slowness = trainer.stopwatch.slowdown.factor
+            seconds = time_probe(trainer.device, trainer.emulated, slowness)
             self._channel.send(ProbeDone(number=number, seconds=seconds))
 
     def plan_changed(self, report: ChangeReport) -> None:
