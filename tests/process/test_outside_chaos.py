@@ -61,7 +61,12 @@ def test_hundreds_of_runs(chaos, capsys):
         print(f"\nHOLDFAST_CHAOS_SEED={seed} repeats this{'; ' if reason else ''}{reason}")
     drawn = [draw_outside(seed + n, not reason) for n in range(number)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(chaos.run, drawn))
+        try:
+            outcomes = list(pool.map(chaos.run, drawn))
+        except KeyboardInterrupt:
+            chaos.break_off()
+            pool.shutdown(cancel_futures=True)
+            raise
     with capsys.disabled():
         print(*chaos.table(), sep="\n")
     wrong = [f"{outcome.drawn}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from support.command_runs import TINY, command
+from support.command_runs import TINY, command, memory_of
 from support.hosts import run
 from support.outside_draw import SHAPES, Blow, OutsideRun
 
@@ -224,6 +224,8 @@ class OutsideJob:
         for helper in self._helpers:
             helper.kill()
             helper.wait()
+        for name in memory_of(self.run_dir):  # of a run that was broken off
+            Path("/dev/shm", name).unlink(missing_ok=True)
         if self._net:
             run("umount", "-l", str(self.disk))
             run("ip", "netns", "del", self._net)

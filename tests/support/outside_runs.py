@@ -49,8 +49,8 @@ class Outcome:
 class Disturbed:
     """One run, until its end."""
 
-    def __init__(self, job: OutsideJob, drawn: OutsideRun) -> None:
-        self._job, self._due = job, list(drawn.blows)
+    def __init__(self, job: OutsideJob, drawn: OutsideRun, broken_off: threading.Event) -> None:
+        self._job, self._due, self._broken_off = job, list(drawn.blows), broken_off
         self.outcome = Outcome(drawn)
         self._open: list[tuple[float, Blow, list[int]]] = []
         self._first_s: float | None = None
@@ -71,7 +71,8 @@ class Disturbed:
                 self.outcome.wrong = f"no step for {SILENCE_S:g} s"
                 break
             self._strike()
-            time.sleep(POLL_S)
+            if self._broken_off.wait(POLL_S):
+                raise KeyboardInterrupt
         for _, blow, struck in self._open:
             self._job.end(blow, struck)
 
@@ -121,12 +122,17 @@ class OutsideChaos:
         self._folder, self._is_root = folder, is_root
         self._calm: dict[str, dict[str, torch.Tensor]] = {}
         self._lock = {shape: threading.Lock() for shape in SHAPES}
+        self._broken_off = threading.Event()
         self.outcomes: list[Outcome] = []
+
+    def break_off(self) -> None:
+        """From another thread, such as the one that gets Ctrl-C: runs end at once, and clear up."""
+        self._broken_off.set()
 
     def run(self, drawn: OutsideRun) -> Outcome:
         calm = self._undisturbed(drawn)
         with self._job(drawn, f"run-{drawn.seed}") as job:
-            disturbed = Disturbed(job, drawn)
+            disturbed = Disturbed(job, drawn, self._broken_off)
             disturbed.run()
             found = disturbed.outcome
             found.num_unrecorded = len(unrecorded_steps(job.run_dir))
@@ -145,7 +151,7 @@ class OutsideChaos:
             if drawn.shape not in self._calm:
                 alone = OutsideRun(drawn.seed, drawn.shape, 1, False, ())
                 with self._job(alone, f"calm-{drawn.seed}") as job:
-                    calm = Disturbed(job, alone)
+                    calm = Disturbed(job, alone, self._broken_off)
                     calm.run()
                     assert not calm.outcome.wrong, job.output.read_text()
                     self._calm[drawn.shape] = dict(read_final(job.run_dir))
