@@ -77,7 +77,7 @@ def test_little_shared_memory(cases, name, free):
     assert "containers: --shm-size" in line
     (origins,) = found["restores"]
     assert set(origins) <= {"local memory", "peer memory", "parity"}
-    assert (found["outcome"], found["steps"]) == ("finished", 8)
+    assert (found["outcome"], found["steps"]) == ("finished", 100)
     assert PROTECTED in found["lines"]
     assert found["left"] == []
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.observe.events import Event, Restored, StepDone, WorkersReady
+from holdfast.observe.events import Event, ProtectionChanged, Restored, StepDone, WorkersReady
 from holdfast.observe.journal import read_metrics
 from holdfast.observe.progress import describe_event
 from holdfast.observe.report_text import report_lines
@@ -62,12 +62,14 @@ def make_config(run_dir: Path, steps: int = 8, vocab: int = 64, **snapshot: Any)
 
 
 class Watch:
-    """(OnEvent) What a user sees; at one step all workers are killed."""
+    """(OnEvent) What a user sees; where asked for, all workers are killed once, when the loss of
+    all of them is what the job says it is protected against.
+    """
 
-    def __init__(self, kill_at: int = -1) -> None:
+    def __init__(self, *, kills: bool = False) -> None:
         self.lines: list[str] = []
         self.restores: list[Restored] = []
-        self._kill_at, self._pids = kill_at, list[int]()
+        self._kills, self._is_protected, self._pids = kills, False, list[int]()
 
     def __call__(self, event: Event) -> None:
         if line := describe_event(event):
@@ -75,8 +77,10 @@ class Watch:
         match event:
             case WorkersReady(pids=pids):
                 self._pids = list(pids.values())
-            case StepDone(step=step) if step == self._kill_at:
-                self._kill_at = -1
+            case ProtectionChanged(against=against):
+                self._is_protected = "all workers" in against
+            case StepDone() if self._kills and self._is_protected:
+                self._kills = False
                 for pid in self._pids:
                     os.kill(pid, signal.SIGKILL)
             case Restored():
@@ -121,7 +125,7 @@ def small_shm(size: str, vocab: int) -> Case:
     def case(folder: Path, fork_server: ForkServer) -> dict[str, Any]:
         mount(SHM, f"size={size}")
         try:
-            return run(make_config(folder / "run", vocab=vocab), fork_server, Watch(kill_at=4))
+            return run(make_config(folder / "run", 100, vocab), fork_server, Watch(kills=True))
         finally:
             unmount(SHM)
 
