@@ -78,3 +78,16 @@ def test_every_change_of_health_makes_the_next_one_likelier():
         assert history.epoch == number
     assert 0.5 < history.horizon_s(40_000) < 20
     assert history.horizon_s(4_000_000) > 200
+
+
+def test_a_node_that_was_away_says_nothing_about_processes_that_are_started_again():
+    history = HealthHistory(ReplanSettings(rejoin_s=5.0))
+    history.look("all", (), 0)
+    history.look("n1 away", ("n1.g0", "n1.g1"), 1_000, away=("n1.g0", "n1.g1"))
+    history.look("n1 starts", ("n1.g0", "n1.g1"), 61_000)
+    history.look("all", (), 63_000)
+    history.look("killed", ("n2.g0",), 70_000)
+    assert history.returns_s(("n2.g0",), (), 70_000) == {"n2.g0": 5.0}, "as the settings say"
+    history.look("all", (), 72_000)
+    history.look("killed", ("n2.g0",), 80_000)
+    assert history.returns_s(("n2.g0",), (), 80_000) == {"n2.g0": 2.0}

@@ -32,7 +32,10 @@ class HealthHistory:
         self._settings = settings
         self._missing: dict[str, int] = {}
         """Since when."""
+        self._away: dict[str, None] = {}
+        """Of those, whose node was away, too."""
         self._rejoined_s: deque[float] = deque(maxlen=KEPT)
+        """Processes that their nodes have started again."""
         self._prepared_s: dict[bool, deque[float]] = {
             joins: deque(maxlen=KEPT) for joins in (False, True)
         }
@@ -47,13 +50,21 @@ class HealthHistory:
 
     # What is seen
 
-    def look(self, key: object, missing: Iterable[str], now_ms: int) -> None:
-        """`key`: differs when health does; `missing`: of the job's own plan."""
+    def look(
+        self, key: object, missing: Iterable[str], now_ms: int, away: Iterable[str] = ()
+    ) -> None:
+        """`key`: differs when health does; `missing`: of the job's own plan; `away`: of these,
+        those whose node is away, which says nothing about how soon a process is back.
+        """
         if self._born_ms is None:
             self._born_ms, self._key = now_ms, key
         gone = dict.fromkeys(missing)
-        back = [self._missing.pop(name) for name in list(self._missing) if name not in gone]
-        self._rejoined_s.extend((now_ms - since_ms) / 1000 for since_ms in back)
+        self._away.update(dict.fromkeys(away))
+        found = [name for name in self._missing if name not in gone]
+        started = [self._missing[name] for name in found if name not in self._away]
+        self._rejoined_s.extend((now_ms - since_ms) / 1000 for since_ms in started)
+        back = [self._missing.pop(name) for name in found]
+        self._away = {name: None for name in self._away if name in gone}
         for name in gone:
             self._missing.setdefault(name, now_ms)
         if key != self._key:

@@ -121,7 +121,8 @@ class Replanner:
         here = set(available)
         missing = [name for name in home.workers if name not in here]
         slow = self._slow(available)
-        self.history.look((available, slow), missing, state.now_ms)
+        away = [name for name in missing if not self._is_node_here(name)]
+        self.history.look((available, slow), missing, state.now_ms, away)
         if journal.outstanding is not None:
             self.history.ordered(journal.outstanding.number, state.now_ms)
         self._give_up_if_late()
@@ -227,10 +228,13 @@ class Replanner:
         """Of those that come back at all."""
         state = self._state
         here = [name for name in missing if not state.can_never_return(name)]
-        nodes = {name: state.roster.nodes.get(node_of(name)) for name in here}
-        starts = [name for name in here if (node := nodes[name]) is not None and node.is_connected]
+        starts = [name for name in here if self._is_node_here(name)]
         found = self.history.returns_s(starts, here, state.now_ms)
         return tuple(ExpectedReturn(n, found[n]) for n in here if isfinite(found[n]))
+
+    def _is_node_here(self, worker: str) -> bool:
+        node = self._state.roster.nodes.get(node_of(worker))
+        return node is not None and node.is_connected
 
     def _ask(
         self,
