@@ -1,8 +1,9 @@
 """When the job is over, and when it is said."""
 
-from holdfast.control.effects import Finish, ToNode
+from holdfast.control.effects import Finish, Happened, ToNode
 from holdfast.control.facts import NodeDead, StepReported, StopWanted
 from holdfast.control.job_end import REPORTS_MS
+from holdfast.control.job_events import StepsUnrecorded
 from holdfast.control.settings import SnapshotSettings
 from holdfast.control.snapshots.messages import NodeHolds, Persist, Persisted
 from holdfast.control.worker_reports import StepReport
@@ -35,6 +36,8 @@ def test_reports_that_never_come_are_not_waited_for_long():
         job.tell(name)
     job.tick(REPORTS_MS)
     assert [e.version for e in job.effects if isinstance(e, Finish)] == [1]
+    told = [e.event for e in job.effects if isinstance(e, Happened)]
+    assert StepsUnrecorded(0, 0) in told
 
 
 def asked_to_write(job: Job) -> list[str]:

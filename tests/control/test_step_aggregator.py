@@ -242,6 +242,30 @@ def test_steps_whose_reports_are_lost_are_passed_over(job):
     assert next_done.report.step == 6
 
 
+def test_at_the_end_lost_reports_are_named(job):
+    """State of the last step was restored, and no step comes after it."""
+    aggregator, _ = restored_at(job, 8)
+    (passed,) = aggregator.conclude(8)
+    assert (passed, aggregator.next_step) == (StepsUnrecorded(4, 7), 8)
+    assert aggregator.conclude(8) == []
+
+
+def test_at_the_end_one_workers_word_is_enough(job):
+    aggregator = StepAggregator(next_step=3)
+    aggregator.begin(epoch(1, job.plans[0].plan, "start"))
+    assert aggregator.add_step(A, report(4, epoch=1)) == []
+    first, done, last = aggregator.conclude(6)
+    assert (first, done.report.step, last) == (StepsUnrecorded(3, 3), 4, StepsUnrecorded(5, 5))
+
+
+def test_at_the_end_a_step_of_an_epoch_that_has_not_begun_is_lost(job):
+    aggregator = StepAggregator(next_step=3)
+    aggregator.begin(epoch(1, job.plans[0].plan, "start"))
+    aggregator.begin(epoch(2, job.plans[1].plan, "change", before=1))
+    assert aggregator.add_step(A, report(3, epoch=2)) == []
+    assert aggregator.conclude(4) == [StepsUnrecorded(3, 3)]
+
+
 def test_a_fenced_workers_word_counts_where_no_other_is_left_to_say_it(job):
     """Its agent tells its steps again, after a coordinator was away and the worker has died."""
     steps = StepAggregator()

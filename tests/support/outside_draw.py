@@ -83,6 +83,10 @@ SCENARIOS: dict[str, tuple[Blow, ...]] = {
     "an agent is killed at the end": (Blow("kill", "agent", 0.0, 0.0, 0.0, 60),),
     "an agent is stopped for 25 s": (Blow("stop", "agent", 1.0, 25.0, 0.0),),
     "all workers die at once": (Blow("kill", "workers", 1.0, 0.0, 1.0),),
+    "the job is stopped while the coordinator is cut off": (
+        Blow("cut", "coordinator", 1.0, LONG_S, 0.0),
+        Blow("term", "launcher", 1.5, 0.0, 0.0),
+    ),
     "the launcher is killed": (Blow("kill", "launcher", 1.0, 0.0, 0.0),),
 }
 """What was once found in this way, each with a name."""

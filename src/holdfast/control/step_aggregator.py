@@ -245,14 +245,17 @@ class StepAggregator:
     def _next_steps(self) -> list[JobEvent] | None:
         if not self._is_reported(self.next_step):
             return self._pass_over()
-        step, reports = self.next_step, self._steps[self.next_step]
+        return [self._complete()]
+
+    def _complete(self) -> StepCompleted:
+        """The next step, with the reports that there are of it."""
+        step, reports = self.next_step, self._steps.pop(self.next_step)
         self.next_step += 1
-        del self._steps[step]
         self._sums = {key: value for key, value in self._sums.items() if key[0] != step}
         first = next(iter(reports.values()))
         seconds = max(report.seconds for report in reports.values())
         measured = {name: r.measured for name, r in reports.items() if r.measured is not None}
-        return [StepCompleted(first, seconds, measured)]
+        return StepCompleted(first, seconds, measured)
 
     def _is_reported(self, step: int) -> bool:
         """By all that are waited for: none but the first, where the job went on from a later step
@@ -261,11 +264,15 @@ class StepAggregator:
         reports = self._steps.get(step, {})
         if not reports:
             return False
-        number = next(iter(reports.values())).epoch
+        number = self._epoch_of(step)
         epoch = self._epochs.get(number)
         if epoch is None or number > self.epoch:
             return False
         return step < self._final or self._is_complete(number, epoch.plan.workers, reports)
+
+    def _epoch_of(self, step: int) -> int:
+        """That of a step that was told."""
+        return next(iter(self._steps[step].values())).epoch
 
     @property
     def _final(self) -> int:
@@ -281,8 +288,26 @@ class StepAggregator:
         is_lost = self.next_step < self._final and not self._steps.get(self.next_step)
         if not is_lost or not any(self._is_reported(step) for step in later):
             return None
-        first, self.next_step = self.next_step, min(self._final, later[0])
-        return [StepsUnrecorded(first, self.next_step - 1)]
+        return [self._unrecorded_until(min(self._final, later[0]))]
+
+    def conclude(self, version: int) -> list[JobEvent]:
+        """The job is over after `version` steps, and no report comes any more: those that one
+        worker has told count, the others are lost, and those of an epoch that is not known to have
+        begun.
+        """
+        events: list[JobEvent] = []
+        told = [step for step in sorted(self._steps) if self.next_step <= step < version]
+        for step in [s for s in told if self._epoch_of(s) <= self.epoch]:
+            if step > self.next_step:
+                events.append(self._unrecorded_until(step))
+            events.append(self._complete())
+        if self.next_step < version:
+            events.append(self._unrecorded_until(version))
+        return events
+
+    def _unrecorded_until(self, step: int) -> StepsUnrecorded:
+        first, self.next_step = self.next_step, step
+        return StepsUnrecorded(first, step - 1)
 
     def _compare_checksums(self, worker: str, report: StepReport) -> None:
         for key, value in report.checksums.items():

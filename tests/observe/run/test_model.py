@@ -63,6 +63,13 @@ def test_steps_that_are_undone_are_lost_work():
     assert len(model.checkpoints) == 1
 
 
+def test_steps_that_are_not_recorded_are_done_all_the_same():
+    run = MadeRun().start().steps(20)
+    gap = {"first_unrecorded": "20", "last_unrecorded": "29"}
+    model = run.tell(Decided(reason="lost with their processes", details=gap)).end().model()
+    assert (model.steps_done, model.next_step, model.steps_redone) == (20, 30, 0)
+
+
 def test_a_joiner_that_is_lost_stops_no_step():
     run = MadeRun().start().steps(20).lose("n1.g0").steps(2)
     run.tell(WorkerLost(worker="n1.g0", incarnation=2, kind="killed", reason="again")).steps(10)

@@ -260,6 +260,8 @@ class RunModel:
 
     def _decided(self, event: Decided) -> None:
         self._note("decision", event.reason)
+        if "last_unrecorded" in event.details:  # done, though no StepDone says so
+            self.next_step = max(self.next_step, int(event.details["last_unrecorded"]) + 1)
         if "round" in event.details:
             self._clock.began_round(self.now_s)
             self._log.open(self._moment)
