@@ -7,6 +7,7 @@ import msgspec
 from holdfast.advisor.answer import answer_after
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.control.settings import ReplanSettings
+from holdfast.control.slowness import SKIPPED_STEPS
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import StepDone
 from holdfast.observe.follow import RunReader, TimedEvent
@@ -69,8 +70,8 @@ def describe(found: RunComparison) -> list[str]:
         f"{100 * found.simulated:.1f} % in the simulator ({100 * found.difference:+.1f} %)",
         f"measured in the run: step {costs.step_ms:.0f} ms, a loss stalls {costs.recover_ms} ms, "
         f"a process is back after {costs.rejoin_ms} ms, a node {costs.node_join_ms} ms after its "
-        f"return, a plan for a loss is entered after {costs.plan_ms} ms, for a change of speed "
-        f"after {costs.slow_ms} ms",
+        f"return, a plan for a loss is entered after {costs.plan_ms} ms, for a slow worker after "
+        f"{costs.slow_steps:g} steps, for one that has recovered after {costs.recovered_steps:g}",
         f"lost in the simulator to: {lost or 'nothing'}",
     ]
 
@@ -92,7 +93,14 @@ def compare_run(run_dir: Path) -> RunComparison:
     job = live_job(plan, config.job.name, config.parallel.devices_per_node)
     profile = _read_profile(run_dir)
     replan = ReplanSettings(policy=recovery.plan, node_return_s=recovery.node_return_s)
-    plans = LivePlans(plan, profile, costs, replan, lambda asked: answer_after(asked, ALL_ROUNDS))
+    plans = LivePlans(
+        plan,
+        profile,
+        costs,
+        replan,
+        lambda asked: answer_after(asked, ALL_ROUNDS),
+        learn_steps=config.detect.learn_steps + SKIPPED_STEPS,
+    )
     policy = LiveHoldfast(live_model(job, plan, profile), costs, plans)
     settings = RunSettings(
         length_ms=round(1000 * length_s), mtbf_ms=max(1, round(1000 * length_s / (len(events) + 1)))

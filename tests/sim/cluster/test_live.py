@@ -7,8 +7,11 @@ from holdfast.control.settings import ReplanSettings
 from holdfast.observe.events import FaultInjected, PlanChanged, StepDone, WorkerLost
 from holdfast.observe.run.model import RunModel
 from holdfast.plan.build import regular_plan
+from holdfast.plan.lanes import layout_of
 from holdfast.plan.model_catalog import llama_shape, llama_units
 from holdfast.plan.profile import Profile, UnitCost
+from holdfast.plan.timeline import evaluate
+from holdfast.schedule.orders import compute_orders
 from holdfast.sim.cluster.live import (
     LiveHoldfast,
     ReturnRules,
@@ -31,10 +34,12 @@ COSTS = LiveCosts(
     plan_ms=4_000,
     rejoin_ms=3_000,
     node_join_ms=2_000,
-    slow_ms=6_000,
+    slow_steps=20,
+    recovered_steps=10,
     switch_ms=100,
     prepare_ms=1_000,
 )
+STEP_MS = 1000 * evaluate(PLAN, PROFILE, compute_orders(layout_of(PLAN))).iteration_time
 AUTO = ReplanSettings(policy="auto", node_return_s=120.0)
 
 
@@ -42,10 +47,12 @@ def fault(kind, target, **fields):
     return FaultInjected(fault=kind, target=target, step=0, **fields)
 
 
-def simulate(heard, minutes=10, settings=AUTO, costs=COSTS):
+def simulate(heard, minutes=10, settings=AUTO, costs=COSTS, learn_steps=0):
     job = live_job(PLAN, "a run", 2)
     events = hardware_events(heard, PLAN, 0.0, RULES)
-    plans = LivePlans(PLAN, PROFILE, costs, settings, lambda asked: answer_after(asked, 1))
+    plans = LivePlans(
+        PLAN, PROFILE, costs, settings, lambda asked: answer_after(asked, 1), learn_steps
+    )
     policy = LiveHoldfast(live_model(job, PLAN, PROFILE), costs, plans)
     return SimulationRun(policy, events, RunSettings(length_ms=60_000 * minutes)).finish()
 
@@ -87,9 +94,49 @@ def test_a_slow_worker_is_left_alone_until_it_is_known():
     result = simulate(heard)
     slow = [span for span in result.spans if 0 < span.rate < 1]
     assert slow[0].start_ms == 30_000
-    assert slow[0].end_ms == 30_000 + COSTS.slow_ms
+    known_ms = 30_000 + COSTS.slow_steps * STEP_MS / slow[0].rate
+    assert slow[0].end_ms == pytest.approx(known_ms, abs=1)
     assert slow[1].rate > 1.2 * slow[0].rate
-    assert slow[-1].end_ms == 90_000 + COSTS.slow_ms
+    known_ms = 90_000 + COSTS.recovered_steps * STEP_MS / slow[-1].rate
+    assert slow[-1].end_ms == pytest.approx(known_ms, abs=1)
+
+
+def rate_at(result, at_ms):
+    return next(span.rate for span in result.spans if span.start_ms <= at_ms < span.end_ms)
+
+
+def test_what_is_not_known_yet_is_not_planned_for():
+    """The second gets slow shortly before the first is known: its plan takes another decision."""
+    first = fault("SLOW", "n1.g0", factor=3.0, duration_s=300.0)
+    second = fault("SLOW", "n2.g1", factor=3.0, duration_s=300.0)
+    alone = simulate([(30.0, first)])
+    known_ms = next(span.end_ms for span in alone.spans if 0 < span.rate < 1)
+    both = simulate([(30.0, first), (known_ms / 1000 - 0.1, second)])
+    decided = [line for line in both.journal if line.event == "decided"]
+    assert [line.time_ms for line in decided[:1]] == [known_ms]
+    assert rate_at(both, known_ms + 200) < 0.8 * rate_at(alone, known_ms + 200)
+    assert rate_at(both, known_ms + 60_000) > 1.2 * rate_at(both, known_ms + 200)
+
+
+def test_under_a_new_plan_the_detector_learns_before_it_says_something():
+    first = fault("SLOW", "n1.g0", factor=3.0, duration_s=300.0)
+    second = fault("SLOW", "n2.g1", factor=3.0, duration_s=300.0)
+
+    def decided_ms(learn_steps):
+        result = simulate([(30.0, first), (60.0, second)], learn_steps=learn_steps)
+        return [line.time_ms for line in result.journal if line.event == "decided"][1]
+
+    step_ms = STEP_MS / rate_at(simulate([(30.0, first), (60.0, second)]), 60_500)
+    assert decided_ms(200) - decided_ms(0) > 50 * step_ms
+    assert decided_ms(10) == decided_ms(0), "that was learned before"
+
+
+def test_a_process_that_is_started_again_is_no_change_of_health():
+    """Kills, one after the other, do not keep the answer to a slow worker away."""
+    kills = [(20.0 * n, fault("SIGKILL", "n2.g0")) for n in range(1, 10)]
+    slow = (250.0, fault("SLOW", "n1.g0", factor=3.0, duration_s=200.0))
+    alone, result = simulate([slow]), simulate([*kills, slow])
+    assert rate_at(result, 400_000) == rate_at(alone, 400_000)
 
 
 def test_a_restarted_process_leaves_its_slow_neighbour_slow():
@@ -161,9 +208,10 @@ def done(number):
 def test_costs_are_what_was_seen():
     heard = [
         *((float(second), done(second)) for second in range(10)),
-        (10.0, fault("SLOW", "n0.g0", factor=2.0, duration_s=20.0)),
-        (16.0, change()),
-        (38.0, change(stall_s=0.4)),
+        (9.5, fault("SLOW", "n0.g0", factor=2.0, duration_s=20.0)),
+        *((float(second), done(second)) for second in range(10, 40)),
+        (15.5, change()),
+        (37.5, change(stall_s=0.4)),
         (50.0, fault("SIGKILL", "n1.g0")),
         (50.0, WorkerLost(worker="n1.g0", incarnation=1, kind="exit")),
         (53.0, change(joining=("n1.g0",))),
@@ -173,5 +221,6 @@ def test_costs_are_what_was_seen():
     ]
     found = measure_costs(heard, RunModel(), away_s=60.0)
     assert found.step_ms == pytest.approx(1000)
-    assert (found.slow_ms, found.rejoin_ms) == (7_000, 3_000)
-    assert (found.plan_ms, found.node_join_ms, found.switch_ms) == (5_000, 2_000, 200)
+    assert (found.slow_steps, found.recovered_steps) == (6, 8)
+    assert found.rejoin_ms == 3_000
+    assert (found.plan_ms, found.node_join_ms, found.switch_ms) == (5_000, 2_000, 260)

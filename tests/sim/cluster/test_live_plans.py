@@ -24,21 +24,30 @@ def make_plans(settings=AUTO, asked=None):
     return LivePlans(PLAN, PROFILE, COSTS, settings, ask)
 
 
+def noticed_ms(plans, damage, now_ms=0):
+    """Speeds change; when that is known."""
+    plans.pace(damage, now_ms)
+    return now_ms + plans.unnoticed_ms(now_ms)
+
+
 def test_a_plan_is_in_force_after_its_delay_and_until_it_is_not_the_best():
     plans = make_plans()
     left_alone = plans.rate(SLOW, 0)
-    change = plans.consider(SLOW, 0, 2_000, asks=True)
-    assert change.is_entered
-    assert plans.rate(SLOW, 1_999) == left_alone
-    assert plans.rate(SLOW, 2_000) > 1.3 * left_alone
-    assert plans.rate(WELL, 2_000) < 1.0
-    assert plans.consider(WELL, 600_000, 0, asks=True).is_entered
-    assert plans.rate(WELL, 600_000) == 1.0
+    known_ms = noticed_ms(plans, SLOW)
+    assert not plans.consider(SLOW, known_ms - 1, 2_000, asks=True).is_entered
+    assert plans.consider(SLOW, known_ms, 2_000, asks=True).is_entered
+    assert plans.rate(SLOW, known_ms + 1_999) == left_alone
+    assert plans.rate(SLOW, known_ms + 2_000) > 1.3 * left_alone
+    assert plans.rate(WELL, known_ms + 2_000) < 1.0
+    back_ms = noticed_ms(plans, WELL, 600_000)
+    assert plans.consider(WELL, back_ms, 0, asks=True).is_entered
+    assert plans.rate(WELL, back_ms) == 1.0
 
 
 def test_the_question_is_that_of_a_job():
     asked = []
-    make_plans(asked=asked).consider(SLOW, 0, 0, asks=True)
+    plans = make_plans(asked=asked)
+    plans.consider(SLOW, noticed_ms(plans, SLOW), 0, asks=True)
     (question,) = asked
     assert question.health.slow == (("n1.g0", 4.0),)
     assert question.available == tuple(sorted(PLAN.workers))
@@ -48,10 +57,12 @@ def test_the_question_is_that_of_a_job():
 
 def test_health_that_changes_all_the_time_is_not_worth_a_plan():
     plans = make_plans()
-    entered = [
-        plans.consider(SLOW if turn % 2 else WELL, 1_000 * turn, 0, asks=True).is_entered
-        for turn in range(30)
-    ]
+    entered = []
+    now_ms = 0
+    for turn in range(30):
+        damage = SLOW if turn % 2 else WELL
+        now_ms = noticed_ms(plans, damage, now_ms + 1)
+        entered.append(plans.consider(damage, now_ms, 0, asks=True).is_entered)
     assert sum(entered[10:]) == 0
 
 

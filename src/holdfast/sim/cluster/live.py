@@ -35,7 +35,7 @@ CARD = SystemCard(
     name="Holdfast, this run",
     rule="the job's own questions, answers and prices, with the delays of the run",
     source="control/plan_worth.py, the run's journal",
-    limits="delays are medians of the run; questions are asked when health changes, not later",
+    limits="delays are means of the run; questions are asked when health changes, not later",
 )
 
 
@@ -51,7 +51,10 @@ class LiveHoldfast(Policy):
         )  # fmt: skip
 
     def delay_ms(self, cause: Cause) -> int:
-        return self.measured.slow_ms if cause.sign == "slow" else 0
+        return 0
+
+    def unnoticed_ms(self, now_ms: int) -> int:
+        return self.plans.unnoticed_ms(now_ms)
 
     def pace(self, situation: ClusterDamage, now_ms: int) -> float:
         return self.plans.pace(situation, now_ms)

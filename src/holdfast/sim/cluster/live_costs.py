@@ -1,11 +1,13 @@
-"""How long the parts of a reaction took in a run, from its journal: medians of what was seen.
+"""How long the parts of a reaction took in a run, from its journal: means of what was seen, as it
+is their sum that a run loses. A change of speed is noticed in steps, whatever they take.
 
 What a run has no example of has the value that the settings of a job assume.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -24,6 +26,8 @@ from holdfast.observe.run.model import RunModel
 LONGEST_S = 60.0
 """What comes later was not the answer."""
 NODE_LOST = "node lost"
+ASSUMED_STEPS = 6
+"""For the detector, the probe, the planner and the change, without any example."""
 
 
 class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +43,10 @@ class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
     """From the loss of a process until its successor takes part."""
     node_join_ms: int
     """From the return of a node until its workers take part."""
-    slow_ms: int
-    """From a change of speed until the plan for it is in force."""
+    slow_steps: float
+    """From the step in which a worker gets slow until the plan for it is in force."""
+    recovered_steps: float
+    """The same of one that is as fast as before."""
     switch_ms: int
     """What a change of plan stalls."""
     prepare_ms: int
@@ -55,11 +61,11 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
     lost = [(at, e.worker) for at, e in heard if isinstance(e, WorkerLost) and e.kind != NODE_LOST]
     nodes = [(at, e.target) for at, e in faults if e.fault == "NODE_LOSS"]
     slow = [at for at, e in faults if e.fault == "SLOW"]
-    slow += [at + e.duration_s for at, e in faults if e.fault == "SLOW" and e.duration_s]
+    fast = [at + e.duration_s for at, e in faults if e.fault == "SLOW" and e.duration_s]
+    ends = [at for at, e in heard if isinstance(e, StepDone)]
     planned = [_until_planned(at, changes) for at, _ in nodes]
     wanted = [at for at, e in heard if isinstance(e, PlanConsidered) and e.entered]
     prepared = [_until_planned(at, changes) for at in wanted]
-    adapted = [_until_planned(at, changes) for at in slow]
     rejoined = [_until_joined(at, worker, changes) for at, worker in lost]
     returned = [_until_joined(at + away_s, node, changes) for at, node in nodes]
     return LiveCosts(
@@ -68,7 +74,8 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
         plan_ms=_ms(planned, assumed.prepare_s + assumed.search_s),
         rejoin_ms=_ms(rejoined, assumed.rejoin_s),
         node_join_ms=_ms(returned, assumed.rejoin_s),
-        slow_ms=_ms(adapted, assumed.rejoin_s),
+        slow_steps=_steps(slow, changes, ends),
+        recovered_steps=_steps(fast, changes, ends),
         switch_ms=_ms([e.stall_s for _, e in changes], assumed.stall_s),
         prepare_ms=_ms(prepared, assumed.prepare_s),
     )
@@ -102,4 +109,19 @@ def _until_joined(
 
 def _ms(seen_s: Sequence[float | None], assumed_s: float) -> int:
     known = [seconds for seconds in seen_s if seconds is not None]
-    return round(1000 * (median(known) if known else assumed_s))
+    return round(1000 * (fmean(known) if known else assumed_s))
+
+
+def _steps(
+    since_s: Sequence[float], changes: Sequence[tuple[float, PlanChanged]], ends_s: Sequence[float]
+) -> float:
+    """Until the next change that only rearranges. The median: where another fault comes between,
+    a change is the answer to that.
+    """
+    gaps = [(at, _until_planned(at, changes)) for at in since_s]
+    seen = [
+        bisect_right(ends_s, at + gap) - bisect_right(ends_s, at)
+        for at, gap in gaps
+        if gap is not None
+    ]
+    return median(seen) if seen else ASSUMED_STEPS

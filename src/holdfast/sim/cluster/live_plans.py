@@ -4,9 +4,14 @@ The wanted plan stays until another one is worth the change: the same question (
 same search, the same price of a change and the same expectation of when health changes again
 (`control/plan_worth.py`, `control/health_history.py`). What is lost is left out of the wanted plan
 until it is back. Delays are those that the run itself has measured.
+
+Decisions are made on what is known. A change of speed is known some steps later, at the pace of the
+plan in force; and not before the detector has learned what is usual under that plan, which begins
+anew with every plan that is entered.
 """
 
 from collections.abc import Callable, Collection
+from math import inf
 
 import msgspec
 
@@ -27,6 +32,11 @@ from holdfast.sim.cluster.live_costs import LiveCosts
 
 Ask = Callable[[PlanQuestion], PlanAnswer]
 
+SUSPECT_STEPS = 3
+"""Of the steps until a slow worker is adapted to, those that the detector has to see."""
+LEAST_RATE = 0.05
+"""Where nothing trains, no step says anything."""
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided about the plan."""
@@ -44,7 +54,10 @@ class LivePlans:
         measured: LiveCosts,
         settings: ReplanSettings,
         ask: Ask,
+        learn_steps: int = 0,
     ) -> None:
+        """`learn_steps`: of the detector, under every plan."""
+        self._learn_steps = learn_steps
         self._home, self._settings, self._measured, self._ask = home, settings, measured, ask
         self._profile = msgspec.structs.replace(profile, slow={})
         self._history = HealthHistory(settings)
@@ -52,18 +65,70 @@ class LivePlans:
         self._entered_ms = self._seen_ms = 0
         """From then on the wanted plan is in force, until then the one before."""
         self._num_asked = 0
+        self._away: dict[str, None] = {}
+        """Of those who are gone, who is not started again at once: the others are no change of
+        health (`HealthHistory`).
+        """
+        self._actual: dict[str, float] = {}
+        self._known: dict[str, float] = {}
+        """Who is slow, and who is known to be."""
+        self._notices: dict[str, int] = {}
+        """When a change of speed is known, by worker."""
         modelled_s = self._modelled_s(home, {})
         self._home_s = max(modelled_s, measured.step_ms / 1000)
         self._more_s = self._home_s - modelled_s
         """Of every step, beyond the model."""
+        self._last_rate = 1.0
         self._rates: dict[tuple[str, tuple[tuple[str, float], ...]], float] = {}
 
     # The plan in force
 
     def pace(self, damage: ClusterDamage, now_ms: int) -> float:
         """The rate at this moment of the run."""
-        self._seen_ms = now_ms
-        return self.rate(damage, now_ms)
+        before_ms = self._step_ms(self._last_rate)
+        self._seen_ms, self._last_rate = now_ms, self.rate(damage, now_ms)
+        dead, slow = self._names(damage)
+        for worker in dict.fromkeys((*slow, *self._actual)):
+            if slow.get(worker, 1.0) != self._actual.get(worker, 1.0) and worker not in dead:
+                self._notices[worker] = now_ms + self._notice_ms(worker in slow, now_ms, before_ms)
+        self._actual = slow
+        return self._last_rate
+
+    def unnoticed_ms(self, now_ms: int) -> int:
+        """Until the next change of speed is known, if none is at this moment."""
+        waits = [at_ms - now_ms for at_ms in self._notices.values()]
+        return max(0, min(waits, default=0))
+
+    def _notice_ms(self, is_slower: bool, now_ms: int, before_ms: float) -> int:
+        """From now on; `before_ms`: a step until now."""
+        step_ms = self._step_ms(self._last_rate)
+        if not is_slower:
+            return round(self._measured.recovered_steps * step_ms)
+        learned = (now_ms - self._entered_ms) / before_ms if self._entered_ms else inf
+        more = max(0.0, self._learn_steps - learned - SUSPECT_STEPS)
+        return round((self._measured.slow_steps + more) * step_ms)
+
+    def _step_ms(self, rate: float) -> float:
+        return 1000 * self._home_s / max(rate, LEAST_RATE)
+
+    def _learn_anew(self, damage: ClusterDamage) -> None:
+        """A plan is entered: what is usual under it is not known yet."""
+        rate = self.rate(damage, self._entered_ms)
+        steps = self._measured.slow_steps + max(0, self._learn_steps - SUSPECT_STEPS)
+        known_ms = self._entered_ms + round(steps * self._step_ms(rate))
+        for worker, at_ms in self._notices.items():
+            if worker in self._actual and at_ms > self._entered_ms:
+                self._notices[worker] = max(at_ms, known_ms)
+
+    def _believed(self, dead: Collection[str], now_ms: int) -> dict[str, float]:
+        """Who is known to be slow. Another process in the place of a dead one is not."""
+        self._actual = {w: f for w, f in self._actual.items() if w not in dead}
+        for worker in [n for n, at_ms in self._notices.items() if at_ms <= now_ms or n in dead]:
+            del self._notices[worker]
+        known = {w: f for w, f in self._known.items() if w in self._notices}
+        told = {w: f for w, f in self._actual.items() if w not in self._notices}
+        self._known = known | told
+        return self._known
 
     def rate(self, damage: ClusterDamage, now_ms: int) -> float:
         """Throughput relative to the undisturbed job; 0 where a part of the model has no stage."""
@@ -108,11 +173,14 @@ class LivePlans:
 
     def consider(self, damage: ClusterDamage, now_ms: int, delay_ms: int, *, asks: bool) -> Change:
         """Health is known to be this. A plan that is worth it is in force after the delay."""
-        dead, slow = self._names(damage)
+        dead = self._names(damage)[0]
+        slow = self._believed(dead, now_ms)
         available = self._available(dead)
+        away = [name for name in dead if name in self._away or asks]
+        self._away = dict.fromkeys(away)
         known = tuple(sorted((name, round(factor, 1)) for name, factor in slow.items()))
         self._seen_ms = now_ms
-        self._history.look((available, known), dead, now_ms)
+        self._history.look((self._available(away), known), away, now_ms, away)
         now = reachable(self._plan(now_ms), available)
         if not asks or now is None or self._settings.policy != "auto":
             return Change(is_entered=False, reason="what is left goes on")
@@ -127,6 +195,7 @@ class LivePlans:
         if verdict.is_entered:
             self._before, self._wanted = self._plan(now_ms), parse_plan(answer.plan)
             self._entered_ms = now_ms + delay_ms
+            self._learn_anew(damage)
         strategy = answer.chosen.strategy if answer.chosen is not None else "as it is"
         return Change(is_entered=verdict.is_entered, strategy=strategy, reason=verdict.reason)
 
@@ -140,7 +209,8 @@ class LivePlans:
     ) -> PlanQuestion:
         self._num_asked += 1
         measured, home = self._measured, format_plan(self._home)
-        in_s = self._history.returns_s((), dead, now_ms)
+        in_s = dict.fromkeys(dead, measured.rejoin_ms / 1000)
+        in_s |= self._history.returns_s((), self._away, now_ms)
         joins = any(name not in now.seats for name in available)
         return PlanQuestion(
             number=self._num_asked,

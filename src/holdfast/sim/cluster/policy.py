@@ -117,6 +117,12 @@ class Policy(ABC):
             return round(self.costs.slow_steps * self.model.step_ms)
         return self.costs.hang_ms if cause.sign == "hang" else self.costs.exit_ms
 
+    def unnoticed_ms(self, now_ms: int) -> int:
+        """How much longer a change of speed stays unknown, once `delay_ms` has passed; 0: it is
+        known, or was said before.
+        """
+        return 0
+
     def slow_rate(self, situation: ClusterDamage) -> float:
         """Useful throughput while nothing is done about slow devices."""
         return self.steady * self.model.slow_rate(situation.hurts)

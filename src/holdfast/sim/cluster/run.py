@@ -204,14 +204,21 @@ class SimulationRun:
         self._drift()
         if self.policy.handles_slow:
             delay_ms = self.policy.delay_ms(event.cause)
-            self._at(self.now_ms + delay_ms, lambda: self._learn("slowed", event.cause))
+            self._at(self.now_ms + delay_ms, lambda: self._notice("slowed", event.cause))
 
     def _recover(self, event: HardwareEvent) -> None:
         self.health.speed_up(event.devices)
         self._note("recovered", event.devices, event.cause.name)
         self._follow_pace()
         delay_ms = self.policy.delay_ms(event.cause)
-        self._at(self.now_ms + delay_ms, lambda: self._learn("recovered", event.cause))
+        self._at(self.now_ms + delay_ms, lambda: self._notice("recovered", event.cause))
+
+    def _notice(self, change: str, cause: Cause) -> None:
+        """A change of speed is known, or will be."""
+        if wait_ms := self.policy.unnoticed_ms(self.now_ms):
+            self._at(self.now_ms + wait_ms, lambda: self._notice(change, cause))
+        else:
+            self._learn(change, cause)
 
     def _drift(self) -> None:
         """A device became slow and that is not known yet: the slowest pipeline sets the pace."""
