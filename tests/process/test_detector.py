@@ -162,11 +162,11 @@ def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path, fork_server):
 
 REAL = """
 [job]
-steps = 100
+steps = 130
 threads = 1
 [data]
 seq_len = 64
-rows = 2
+rows = 4
 micro_batches = 8
 [parallel]
 replicas = 2
@@ -175,7 +175,7 @@ every = 0
 [[faults]]
 kind = "SLOW"
 target = "n0.g1"
-at_step = 40
+at_step = 60
 steps = 40
 factor = 4.0
 """
@@ -187,13 +187,16 @@ def test_a_slow_worker_of_a_real_device_is_named_probed_adapted_to_and_taken_bac
 ):
     """Nothing is emulated: its computations take longer where they are measured."""
     said = judged(tmp_path, REAL, fork_server)
-    confirmed = [event for event in said if event["probed"] and event["verdict"] != "cleared"]
-    ours = [event for event in confirmed if event["who"] == ["n0.g1"]]
+    ours = [event for event in said if event["who"] == ["n0.g1"]]
     # How slow it is, it may be said again: other work on this machine makes steps noisy.
-    assert (ours[0]["verdict"], ours[-1]["verdict"]) == ("slow", "recovered"), said
-    assert 40 <= ours[0]["step"] <= 65
-    assert 2 < ours[0]["factor"] < 8
-    assert ours[-1]["step"] >= 80
+    verdicts = [event for event in ours if event["verdict"] in ("slow", "recovered")]
+    kinds = [event["verdict"] for event in verdicts]
+    assert (kinds[:1], kinds[-1:]) == (["slow"], ["recovered"]), said
+    named, recovered = verdicts[0], verdicts[-1]
+    assert named["probed"], said
+    assert 60 <= named["step"] <= 85, said
+    assert 2 < named["factor"] < 8, said
+    assert recovered["step"] >= 100, said
     entered = [event for event in told(tmp_path, "plan_considered") if event["entered"]]
     assert any("n0.g1 takes" in event["asked"] for event in entered)
 

@@ -3,16 +3,24 @@ device from heavy work.
 """
 
 import time
+from typing import NamedTuple
 
 import torch
 
 from holdfast.engine.emulated_device import EmulatedDevice
 
-SIZE, NUM_PRODUCTS = 192, 4
-DEVICE_SIZE, NUM_DEVICE_PRODUCTS = 2048, 8
+
+class ProbeSize(NamedTuple):
+    size: int
+    num_products: int
+    num_times: int
+    """The shortest counts: whatever else runs on the machine makes single ones longer."""
+
+
+PROCESSOR = ProbeSize(192, 4, num_times=30)
+"""Many short ones: what shares a core with a worker may keep it busy for milliseconds."""
+DEVICE = ProbeSize(2048, 8, num_times=7)
 """Milliseconds of a device: a small one would time how quickly its host hands over work."""
-NUM_TIMES = 7
-"""The shortest counts: whatever else runs on the machine makes single ones longer."""
 EMULATED_S = 0.01
 
 
@@ -25,10 +33,10 @@ def time_probe(
         emulated.begin(seconds)
         return emulated.spend(seconds)
     on_device = device.type == "cuda"
-    size, num_products = (DEVICE_SIZE, NUM_DEVICE_PRODUCTS) if on_device else (SIZE, NUM_PRODUCTS)
+    size, num_products, num_times = DEVICE if on_device else PROCESSOR
     matrix = torch.full((size, size), 1.0 / size, device=device)
     found = []
-    for _ in range(NUM_TIMES):
+    for _ in range(num_times):
         start = time.perf_counter()
         for _ in range(num_products):
             matrix = matrix @ matrix
