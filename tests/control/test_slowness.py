@@ -131,6 +131,20 @@ def test_a_probe_that_finds_far_less_than_was_suspected_confirms_nothing():
     assert job.state.slow == {}
 
 
+def test_a_suspect_that_was_never_confirmed_is_a_measure_for_others():
+    """A busy host makes both workers of a job suspects; later one of them gets really slow."""
+    job = Job(regular_plan(make_units(4), replicas=2, stages=1, micro_batches=8))
+    job.run(WARM)
+    job.slow = {"n0.g0": 2.0}
+    _, probes = job.run(8)
+    assert job.answer(probes) == [("cleared", ("n0.g0",), True)]
+    job.slow = {"n0.g0": 2.0, "n0.g1": 4.0}
+    said, probes = job.run(8)
+    assert ("suspect", ("n0.g1",), False) in said
+    assert job.answer(probes, {"n0.g1": 4.0}) == [("slow", ("n0.g1",), True)]
+    assert list(job.state.slow) == ["n0.g1"]
+
+
 def test_heavy_documents_are_no_slow_workers():
     assert Job().run(150) == ([], [])
 

@@ -135,7 +135,7 @@ class SlowWatch:
         elif verdict.kind == SLOW:
             self._say(msgspec.structs.replace(verdict, kind=SUSPECT))
             if is_worker and verdict.probe is not None:
-                self._probe(verdict, verdict.probe, verdict.step)
+                self._probe(verdict, self._with_controls(verdict.probe), verdict.step)
         else:
             self._say(verdict)
 
@@ -144,6 +144,17 @@ class SlowWatch:
         self._state.changed()
 
     # Probes
+
+    def _with_controls(self, order: ProbeOrder) -> ProbeOrder:
+        """Where steps make all others suspects, too (a busy host does), those are the measure that
+        no probe has found slow: else no probe would ever be concluded again.
+        """
+        if order.controls or self._detector is None:
+            return order
+        return order_probe(order.matrix, (), self._not_slow(self._detector.plan))
+
+    def _not_slow(self, plan: Plan) -> list[str]:
+        return [worker for worker in plan.workers if worker not in self._state.slow]
 
     def _probe(self, verdict: Verdict | None, order: ProbeOrder, step: int) -> None:
         self._number += 1
@@ -209,8 +220,7 @@ class SlowWatch:
         for name in state.slow:
             if step >= self._asked_again.setdefault(name, step) + AGAIN_STEPS and name in here:
                 self._asked_again[name] = step
-                healthy = [w for w in plan.workers if w not in state.slow]
-                self._probe(None, order_probe((name,), (), healthy), step)
+                self._probe(None, order_probe((name,), (), self._not_slow(plan)), step)
         self._asked_again = {n: at for n, at in self._asked_again.items() if n in state.slow}
 
 
