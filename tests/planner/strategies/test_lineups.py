@@ -46,3 +46,12 @@ def test_all_places_of_few_weak_teams():
     assert len(places) == len(set(places)) == 12
     strong = [team for team in by_rate(view, teams) if team.slow == 1.0]
     assert [slow_downs(order) for order in all_places(view, strong)] == [[1.0] * 4]
+
+
+def test_few_teams_of_many_speeds_stand_in_every_order_where_there_is_time():
+    slow = {"n0.g0": 1.25, "n0.g1": 1.5, "n0.g2": 2.0}
+    view = view_of(small_plan(2, 2, 1), [], slow)
+    teams = [team for pipe in view.roster.pipes for team in pipe.teams]
+    assert list(all_places(view, teams)) == []
+    view.thorough = True
+    assert len({tuple(slow_downs(order)) for order in all_places(view, teams)}) == 24

@@ -8,6 +8,7 @@ from holdfast.planner.strategies.pools import (
     make_pool,
     no_team,
     powers_of_two,
+    recuts,
     two_fast_teams,
 )
 from support.planning import small_plan, view_of
@@ -40,3 +41,29 @@ def test_fresh_teams_stay_on_their_node():
         ("n4.g3",),
         ("n5.g0",),
     ]
+
+
+def sizes_of(view):
+    """The degrees of all teams, for every way to cut them anew."""
+    everything = range(len(view.roster.pipes))
+    pools = [make_pool(view, everything, cut, whole) for _, cut, whole in recuts(view)]
+    return [sorted((team.tensor, team.slow) for team in pool) for pool in pools]
+
+
+def test_few_teams_are_cut_each_on_its_own():
+    view = view_of(small_plan(2, 1, 3), [], {"n0.g1": 1.5, "n1.g1": 2.0})
+    found = sizes_of(view)
+    assert [(1, 1.0), (1, 1.0), (1, 1.5), (1, 2.0), (2, 1.0)] in found, "1+1+1 and 2+1"
+    assert sorted([(3, 1.5), (2, 1.0), (1, 2.0)]) in found, "whole and 2+1"
+
+
+def test_what_is_dead_is_cut_into_nothing():
+    plan = small_plan(3, 1, 2)
+    view = view_of(plan, plan.workers[:3])
+    assert [(1, 1.0), (2, 1.0)] in sizes_of(view)
+    assert all(sum(tensor for tensor, _ in pool) <= 3 for pool in sizes_of(view))
+
+
+def test_many_teams_are_not_cut_each_on_its_own():
+    few, many = (view_of(small_plan(n, 1, 3), ["n0.g0"]) for n in (2, 6))
+    assert len(list(recuts(few))) > len(list(recuts(many)))

@@ -59,8 +59,11 @@ def dealt(teams: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]]:
 
 
 def all_places(view: SearchView, teams: Sequence[Team]) -> Iterator[list[Team]]:
-    """Weak teams in all places, as long as they are not many."""
+    """Weak teams in all places, as long as they are not many; a few teams in every order."""
     ranked = by_rate(view, teams)
+    if view.thorough and len(ranked) <= FEW_TEAMS:
+        yield from map(list, permutations(ranked))
+        return
     usual = view.rate(ranked[0])
     weak = [team for team in ranked if view.rate(team) < usual * (1 - 1e-9)]
     strong = ranked[: len(ranked) - len(weak)]

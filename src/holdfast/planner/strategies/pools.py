@@ -7,7 +7,9 @@ whole (`recuts`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from functools import partial
+from itertools import chain, combinations, product, repeat
+from math import prod
 
 from holdfast.planner.pipelines import Team
 from holdfast.planner.search_view import SearchView
@@ -15,6 +17,8 @@ from holdfast.planner.search_view import SearchView
 FEW = 8
 NARROW = 4
 """Workers of a team that may be cut in any two sizes."""
+MAX_RECUTS = 64
+"""Ways to cut all teams, each on its own, that are all looked at."""
 
 Cut = Callable[[SearchView, list[str], Team], list[Team]]
 """(view, live workers of a hit team, the team) -> the teams they become."""
@@ -122,6 +126,37 @@ def recuts(view: SearchView) -> Iterator[tuple[str, Cut, Cut | None]]:
             if first != size:
                 yield f"hit teams cut into {first} and {size}", pieces_of(first, size), None
     yield "the slow of hit teams in teams of their own", slow_alone, None
+    yield from _each_its_own(view)
+
+
+def _each_its_own(view: SearchView) -> Iterator[tuple[str, Cut, Cut | None]]:
+    """Every team in every way, where that is not much; of teams that are alike, in one order."""
+    teams = [team for pipe in view.roster.pipes for team in pipe.teams if view.live(team)]
+    ways = [list(_compositions(len(view.live(team)))) for team in teams]
+    if prod(map(len, ways)) > MAX_RECUTS or any(team.shard > 1 for team in teams):
+        return
+    speeds = [sorted(map(view.health.slow_down, view.live(team))) for team in teams]
+    alike = [(a, b) for a, b in combinations(range(len(teams)), 2) if speeds[a] == speeds[b]]
+    for sizes in product(*ways):
+        if all(sizes[a] <= sizes[b] for a, b in alike):
+            chosen = {team.workers: pieces_of(*s) for team, s in zip(teams, sizes, strict=True)}
+            cut = partial(_as_chosen, chosen)
+            yield f"teams cut into {' and '.join('+'.join(map(str, s)) for s in sizes)}", cut, cut
+
+
+def _as_chosen(
+    chosen: dict[tuple[str, ...], Cut], view: SearchView, live: list[str], team: Team
+) -> list[Team]:
+    return chosen[team.workers](view, live, team) if live else []
+
+
+def _compositions(total: int) -> Iterator[tuple[int, ...]]:
+    """All sequences of positive numbers with this sum."""
+    if total == 0:
+        yield ()
+    for first in range(1, total + 1):
+        for rest in _compositions(total - first):
+            yield (first, *rest)
 
 
 def make_pool(
