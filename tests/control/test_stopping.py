@@ -1,7 +1,8 @@
 """A stop comes at a step boundary, or with the newest version, within the grace time."""
 
-from holdfast.control.effects import Finish, ToNode
+from holdfast.control.effects import Finish, Happened, ToNode
 from holdfast.control.facts import CheckpointWanted, StopWanted
+from holdfast.control.job_events import StepsUnrecorded
 from holdfast.control.settings import SnapshotSettings
 from holdfast.control.snapshots.messages import Persist, Persisted
 from holdfast.control.stopping import LEAVE_MS, boundary_deadline_ms, is_overdue
@@ -51,6 +52,15 @@ def test_the_newest_version_is_written_before_the_end_is_said():
     assert ends(job) == []
     job.take(Persisted(version=Version(3, 1), reason="", seconds=0.1, path="p"))
     assert [(end.version, end.outcome) for end in ends(job)] == [(3, "stopped")]
+
+
+def test_steps_of_that_version_that_were_not_told_are_named():
+    """The coordinator is cut off while workers go on: a snapshot says how far they came."""
+    job = stopping()
+    job.hold(3)
+    job.tick(GRACE_MS // 2)
+    told = [effect.event for effect in job.effects if isinstance(effect, Happened)]
+    assert StepsUnrecorded(0, 2) in told
 
 
 def test_a_write_that_takes_too_long_is_not_waited_for():

@@ -140,7 +140,8 @@ class CoordinatorState:
         self.effects.append(Explain(text, details))
 
     def finish(self, version: int, reason: str = "") -> None:
-        """The job is over with this version."""
+        """The job is over with this version, whatever was not told of it until now."""
+        self.happened(self.steps.conclude(version))
         self.record(Ended("done", version=version))
         self.decided(f"done at version {version}" + (f": {reason}" if reason else ""))
         self.end = self.end_of(version)

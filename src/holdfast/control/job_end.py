@@ -43,7 +43,6 @@ class JobEnd:
             self._done_ms = state.now_ms
         version = self._lowest_version()
         if state.steps.next_step >= version or state.now_ms - self._done_ms >= REPORTS_MS:
-            state.happened(state.steps.conclude(version))
             state.finish(version)
 
     def _lowest_version(self) -> int:
