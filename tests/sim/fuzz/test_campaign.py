@@ -34,6 +34,23 @@ def test_the_number_of_processes_does_not_matter():
     assert add_up(run_seeds(seeds)) == add_up(run_seeds(seeds, num_processes=2))
 
 
+KILLED = """
+import os, signal
+from holdfast.sim.fuzz.campaign import run_seeds
+next(run_seeds(range(10_000), num_processes=2))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_its_processes_end_with_the_one_that_is_killed():
+    """They have the output as theirs, too: it ends when the last of them does."""
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, check=False)
+    assert done.returncode == -9
+
+
 def test_totals():
     total = add_up(run_seeds(range(3)))
     assert total.num_runs == 3

@@ -1,11 +1,13 @@
 """Many seeds on several processes. What comes out does not depend on how many."""
 
 import gc
+import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 
 import msgspec
 
@@ -40,10 +42,20 @@ def run_seeds(seeds: Sequence[int], num_processes: int = 1) -> Iterator[FuzzRun]
 
 
 def _begin_process() -> None:
-    """An interrupt from the terminal is for the process that gives out the seeds."""
+    """An interrupt from the terminal is for the process that gives out the seeds; if that is
+    killed, this one ends with it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def add_up(runs: Iterable[FuzzRun]) -> Total:
