@@ -276,6 +276,18 @@ def test_a_change_for_a_certain_step_is_waited_for_unless_a_worker_joins():
     assert machine.vote(False) == 0
 
 
+def test_behind_the_last_step_no_change_is_entered():
+    """Nothing waits for its joiners there, and their part of the final state would be missing."""
+    machine = started(num_steps=2)
+    machine.take(order(3, "change", joiners=(Joiner("n2.g0", {0: "n0.g0"}),)))
+    assert machine.vote(True) == 3
+    end_step(machine)
+    machine.take(Idle())
+    assert machine.vote(True) == 0
+    end_step(machine)
+    assert machine.take(Idle()) == [FinishRun(2)]
+
+
 def test_a_void_change_is_dropped_and_confirmed():
     machine = started()
     machine.take(order(3, "change"))

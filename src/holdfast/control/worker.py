@@ -137,10 +137,12 @@ class WorkerMachine:
     def vote(self, is_prepared: bool) -> int:
         """The change to vote for in the agreement of this step, 0: none. `is_prepared`: groups are
         built, and those who are fed are current. A change without joiners for a certain step is
-        waited for at the switch; any other is entered when everything is there.
+        waited for at the switch; any other is entered when everything is there. None is entered
+        behind the last step: the job would end in an epoch in which nothing was done, and whose
+        joiners nothing waits for.
         """
-        change, ready = self._change, False
-        if change is not None and self.position.version + 1 >= change.at_step:
+        change, ready, next_step = self._change, False, self.position.version + 1
+        if change is not None and next_step >= change.at_step and self._has_step(next_step):
             ready = is_prepared or bool(change.at_step and not change.joiners)
         return self.position.vote(ready)
 

@@ -55,3 +55,22 @@ def test_what_the_disk_does_not_take_is_counted(tmp_path, monkeypatch) -> None:
     assert end.num_unwritten == 5
     assert [event for event, _ in written] == [end.ended]
     assert end.report.next_step == 7
+
+
+def test_a_final_state_that_is_not_whole_is_counted(tmp_path) -> None:
+    directory, clock = create_run_directory(str(tmp_path / "x"), "x"), start_clock()
+    for name in (JOURNAL, METRICS):
+        (directory / name).touch()
+    ends = [
+        WrittenEnd(
+            directory,
+            STARTED,
+            clock,
+            Ending(outcome="finished", reason="all done", final_bytes=final_bytes),
+            first_step=0,
+            keep_final=True,
+            write=lambda *_: None,
+        )
+        for final_bytes in (0, 5)
+    ]
+    assert [end.num_unwritten for end in ends] == [0, 1]

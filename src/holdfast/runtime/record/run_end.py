@@ -29,10 +29,11 @@ class WrittenEnd:
         write: Callable[[Event, str], object],
     ) -> None:
         """`write`: to the journal, with its stamp."""
-        if keep_final and ending.outcome != "failed":
-            publish_final(directory.path)
+        keeps = keep_final and ending.outcome != "failed"
+        is_lost = keeps and not publish_final(directory.path) and ending.final_bytes > 0
         # All that takes time comes before the end is: it is part of the run.
-        self.num_unwritten = ending.unwritten + (not _write(directory, PROFILE, ending.profile))
+        self.num_unwritten = ending.unwritten + is_lost
+        self.num_unwritten += not _write(directory, PROFILE, ending.profile)
         run = read_events(directory.path)
         self.ended = JobEnded(
             reason=ending.reason,
