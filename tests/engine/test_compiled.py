@@ -8,12 +8,14 @@ from holdfast.engine import compiled
 from holdfast.engine.compiled import Compiled
 from holdfast.models import llama
 from holdfast.plan.build import regular_plan
-from support.threaded_job import Fault, ThreadedJob
+from support.threaded_job import DEADLINE_S, Fault, ThreadedJob
 from support.training import Task
 
 pytestmark = pytest.mark.slow
 
 TASK = Task(num_steps=3)
+BUILD_S = 200.0
+"""For a job whose kernels are built, the first time on a machine: 30 s when it is idle."""
 
 
 @pytest.fixture
@@ -33,12 +35,12 @@ def graphs(monkeypatch):
     torch._dynamo.reset()
 
 
-def finals(degrees, *faults, task=TASK, recompute=False, **config):
+def finals(degrees, *faults, task=TASK, recompute=False, deadline_s=DEADLINE_S, **config):
     """Losses, and what holders have at the end."""
     plan = regular_plan(task.units, micro_batches=task.num_micro_batches, **degrees)
     schedule = msgspec.structs.replace(plan.schedule, recompute=recompute)
     plan = msgspec.structs.replace(plan, schedule=schedule)
-    job = ThreadedJob(task, plan, faults, restart=False, config=config)
+    job = ThreadedJob(task, plan, faults, restart=False, config=config, deadline_s=deadline_s)
     job.run()
     assert all(fault.happened for fault in job.faults)
     held = {
@@ -98,13 +100,13 @@ def test_activations_that_are_computed_again(graphs):
 
 
 @pytest.mark.process
-@pytest.mark.timeout(240)  # the first time on a machine, its kernels are built: 30 s when idle
+@pytest.mark.timeout(BUILD_S + 40)
 def test_the_compiler_that_jobs_use():
     """Through inductor, in bfloat16 with float32 masters: the loss is compiled, too."""
     task = Task(dtype="float32", compute="bfloat16", num_steps=2)
     torch._dynamo.reset()
     llama._compiled_block.cache_clear()
-    losses, held = finals({}, task=task, compile=True)
+    losses, held = finals({}, task=task, deadline_s=BUILD_S, compile=True)
     expected, plain = finals({}, task=task)
     assert losses == pytest.approx(expected, rel=1e-2)
     for key, tensor in plain.items():

@@ -150,6 +150,8 @@ class ThreadedJob:
     """Workers that live and have no place in `plan`."""
     settings: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    deadline_s: float = DEADLINE_S
+    """Of the whole run."""
 
     def __post_init__(self) -> None:
         self.facts: queue.Queue[Fact] = queue.Queue()
@@ -174,7 +176,7 @@ class ThreadedJob:
     def run(self) -> None:
         """All steps."""
         self._take_office()
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self.deadline_s
         while not self.is_over:
             if self.errors:
                 raise self.errors[0]
