@@ -4,9 +4,10 @@ import msgspec
 import numpy as np
 
 from holdfast.control.coordinator_state import CoordinatorState
-from holdfast.control.effects import Happened, RunProbe
+from holdfast.control.effects import Happened, Record, RunProbe
 from holdfast.control.facts import ProbeAnswered
 from holdfast.control.job_events import SlownessFound, StepCompleted
+from holdfast.control.journal_entries import Started
 from holdfast.control.report import Member
 from holdfast.control.settings import ControlSettings, DetectSettings
 from holdfast.control.slowness import AGAIN_STEPS, PROBE_STEPS, SKIPPED_STEPS, SlowWatch
@@ -184,7 +185,7 @@ def test_off_is_off():
 def test_a_slow_worker_without_a_place_is_probed_until_it_has_recovered():
     job = Job()
     job.run(WARM)
-    job.state.slow = {"n0.g7": 1.5}
+    job.state.judge_slow("n0.g7", 1.5)
     left, _ = without_workers(PLAN, ["n0.g7", "n0.g6"])
     job.plan, job.epoch = left, 2
     job.state.journal.plans[2] = left
@@ -204,22 +205,50 @@ def test_another_process_of_the_name_is_judged_anew():
     _, probes = job.run(6)
     job.answer(probes, {"n0.g3": 1.5})
     assert job.state.slow
-    job.state.journal.started["n0.g3"] = 2
+    job.state.record(Started(Member("n0.g3", 2)))
     job.slow = {}
     assert job.run(20)[0] == []
     assert job.state.slow == {}
 
 
+def test_a_successor_knows_who_is_slow():
+    job = Job()
+    job.run(WARM)
+    job.slow = {"n0.g3": 1.5, "n0.g5": 2.0}
+    _, probes = job.run(6)
+    job.state.effects = []
+    for probe in probes:
+        seconds = 0.01 * job.slow.get(probe.member.name, 1.0)
+        job.watch.answered(ProbeAnswered(probe.member, probe.number, seconds))
+    written = [e.entry for e in job.state.effects if isinstance(e, Record)]
+    successor = Job()
+    successor.state.read(written, None)
+    assert list(successor.state.slow) == ["n0.g3", "n0.g5"]
+    assert successor.state.slow == job.state.slow
+    _, probes = successor.run(AGAIN_STEPS + 1)
+    said = successor.answer(probes)
+    assert said == [("recovered", ("n0.g3",), True), ("recovered", ("n0.g5",), True)]
+    assert successor.state.slow == {}
+
+
+def test_verdicts_that_hardly_differ_are_not_written_down():
+    state = Job().state
+    for factor in (1.5, 1.51, 1.49, 1.6, 1.0, 1.0):
+        state.judge_slow("n0.g3", factor)
+    written = [e.entry.factor for e in state.effects if isinstance(e, Record)]
+    assert written == [1.5, 1.6, 1.0]
+
+
 def test_another_process_is_judged_anew_also_without_a_place():
     job = Job()
     job.run(WARM)
-    job.state.slow["n0.g3"] = 1.5
+    job.state.judge_slow("n0.g3", 1.5)
     job.plan, _ = without_workers(PLAN, ["n0.g3"])
     job.epoch = 2
     job.state.journal.plans[2] = job.plan
     job.run(1)
     assert "n0.g3" in job.state.slow
-    job.state.journal.started["n0.g3"] = 2
+    job.state.record(Started(Member("n0.g3", 2)))
     job.run(1)
     assert job.state.slow == {}
 

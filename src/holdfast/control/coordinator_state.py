@@ -1,12 +1,13 @@
 """What the parts of the coordinator share: what is known, and the effects that are piling up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import log
 
 from holdfast.control.costs import CostBook
 from holdfast.control.effects import Effect, Explain, Fail, Finish, Happened, Record
 from holdfast.control.ending import outcome_at
 from holdfast.control.job_events import JobEvent, ProtectionFound, Recorded
-from holdfast.control.journal_entries import Ended, JournalEntry, Started
+from holdfast.control.journal_entries import Ended, JournalEntry, SlowJudged, Started
 from holdfast.control.journal_state import JournalState
 from holdfast.control.member_status import MemberStatus
 from holdfast.control.non_finite import GoBack, LeaveOut, NonFiniteSteps, StopAtStep
@@ -21,6 +22,9 @@ from holdfast.control.step_aggregator import StepAggregator
 from holdfast.control.worker_reports import StepReport
 from holdfast.plan.profile import Profile
 from holdfast.plan.workers import node_of
+
+SAME_SPEED = 0.02
+"""Between two verdicts on a slow worker: less is not worth a line in the journal."""
 
 
 class CoordinatorState:
@@ -57,8 +61,6 @@ class CoordinatorState:
         """Suspects that hold what no other worker holds."""
         self.profile = Profile()
         """What things cost in this job, as far as it is measured."""
-        self.slow: dict[str, float] = {}
-        """Workers that are slow for sure: how many times longer they compute."""
         self.joining: tuple[int, int] = (0, 0)
         """The change that waits for joiners, and since when."""
         self.entering_ms: int | None = None
@@ -164,13 +166,23 @@ class CoordinatorState:
         if self.suspected:
             self.suspected = {m: why for m, why in self.suspected.items() if m.name not in moved}
 
+    @property
+    def slow(self) -> Mapping[str, float]:
+        """Workers that are slow for sure: how many times longer they compute."""
+        return self.journal.slow
+
     def judge_slow(self, worker: str, factor: float) -> None:
-        """How many times longer it computes; 1: it is well."""
-        if factor > 1:
-            self.slow[worker] = factor
-        else:
-            self.slow.pop(worker, None)
-        self.changed()
+        """How many times longer it computes; 1: it is well. A successor goes on with it: it would
+        leave the plan that was chosen for a slow worker, and find out once more.
+        """
+        factor = max(1.0, factor)
+        if self.journal.ended is None and not self._is_same_speed(worker, factor):
+            member = Member(worker, self.journal.started.get(worker, 0))
+            self.record(SlowJudged(member, factor))
+
+    def _is_same_speed(self, worker: str, factor: float) -> bool:
+        known = self.slow.get(worker, 1.0)
+        return factor == known or (min(factor, known) > 1 and abs(log(factor / known)) < SAME_SPEED)
 
     def available(self) -> dict[str, int]:
         """All workers that could have a seat in the next plan."""

@@ -78,6 +78,13 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
     """For the workers that are there now; the job's own plan stays what it was."""
 
 
+class SlowJudged(msgspec.Struct, frozen=True, tag="slow"):
+    """The verdict: this process computes so many times longer; 1: it has recovered."""
+
+    member: Member
+    factor: float
+
+
 class StopAsked(msgspec.Struct, frozen=True, tag="stop"):
     reason: str = ""
 
@@ -101,6 +108,7 @@ JournalEntry = (
     | Voided
     | Dropped
     | Wanted
+    | SlowJudged
     | StopAsked
     | Ended
 )

@@ -16,6 +16,7 @@ from holdfast.control.journal_entries import (
     NumberTaken,
     Ordered,
     RunBegun,
+    SlowJudged,
     Started,
     StopAsked,
     TermBegun,
@@ -40,6 +41,8 @@ class JournalState:
         self.number = 0
         self.started: dict[str, int] = {}
         self.fenced: dict[Member, str] = {}
+        self.slow: dict[str, float] = {}
+        """Workers that are slow for sure: how many times longer they compute."""
         self.orders: dict[int, Order] = {}
         self.plans: dict[int, Plan] = {}
         self.last: Order | None = None
@@ -78,7 +81,7 @@ class JournalState:
             case NumberTaken(number=number):
                 self.number = max(self.number, number)
             case Started(member=member):
-                self.started[member.name] = member.incarnation
+                self._start(member)
             case Fenced(member=member, reason=reason):
                 self.fenced[member] = reason
             case Ordered(order=order, step=step, target=target):
@@ -94,6 +97,8 @@ class JournalState:
                 self.wanted_at, self.wanted_by_planner = at_step, by_planner
                 if not by_planner:
                     self.home, self.home_at = self.wanted, at_step
+            case SlowJudged(member=member, factor=factor):
+                self._judge_slow(member.name, factor)
             case StopAsked():
                 self.stop = entry
             case Ended():
@@ -106,6 +111,17 @@ class JournalState:
         self.run, self.last, self.stop, self.ended = run, None, None, None
         self.wanted, self.wanted_reason, self.wanted_at = self._given, "", 0
         self.target = ()
+        self.slow.clear()
+
+    def _start(self, member: Member) -> None:
+        """A process that may be on another device than the one before it."""
+        self.started[member.name] = member.incarnation
+        self.slow.pop(member.name, None)
+
+    def _judge_slow(self, name: str, factor: float) -> None:
+        self.slow.pop(name, None)
+        if factor > 1:
+            self.slow[name] = factor
 
     def _ordered(self, order: Order, step: int, target: tuple[int, ...]) -> None:
         self.number = max(self.number, order.number)

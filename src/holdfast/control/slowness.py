@@ -76,13 +76,12 @@ class SlowWatch:
     def _forget_processes(self, plan: Plan) -> None:
         """Another process of a name may be on another device, and its costs are its own."""
         started = self._state.journal.started
-        for worker in dict.fromkeys((*plan.workers, *self._state.slow)):
+        for worker in dict.fromkeys((*plan.workers, *self._incarnations)):
             now = started.get(worker, 0)
             before = self._incarnations.setdefault(worker, now)
             if before != now:
                 self._incarnations[worker] = now
                 self._state.costs.forget(worker)
-                self._state.slow.pop(worker, None)
                 if self._detector is not None:
                     self._detector.forget(worker)
 
@@ -129,8 +128,10 @@ class SlowWatch:
         state = self._state
         is_worker = all(">" not in name for name in verdict.who)
         if verdict.kind == RECOVERED and is_worker:
-            was_said = [name for name in verdict.who if state.slow.pop(name, None) is not None]
-            if was_said:
+            known = [name for name in verdict.who if name in state.slow]
+            for name in known:
+                state.judge_slow(name, 1.0)
+            if known:
                 self._say(verdict)
         elif verdict.kind == SLOW:
             self._say(msgspec.structs.replace(verdict, kind=SUSPECT))
@@ -193,12 +194,13 @@ class SlowWatch:
             (name,) = finding.who
             kind = SLOW if finding.slow else (CLEARED if probe.verdict else RECOVERED)
             if finding.slow:
-                state.slow[name] = finding.factor
+                state.judge_slow(name, finding.factor)
                 if probe.verdict is None:
                     continue
             elif probe.verdict is None:
-                if state.slow.pop(name, None) is None:
+                if name not in state.slow:
                     continue
+                state.judge_slow(name, 1.0)
                 if self._detector is not None:
                     self._detector.forget(name)
             self._say(
