@@ -25,6 +25,7 @@ noise of another kind; the noise of messages is assumed, about as wide as in job
 
 import argparse
 import statistics
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -147,12 +148,12 @@ class RawTime:
             if any(shift.new > 0 for shift in watch.update(np.array([value])))
         ]
 
-    def state(self) -> list[list[Any]]:
-        return [watch.state() for watch in self.watches.values()]
 
-    def restore(self, state: list[list[Any]]) -> None:
-        for watch, old in zip(self.watches.values(), state, strict=True):
-            watch.restore(old)
+def copy_of(detector: Detector) -> Detector:
+    """With all that it has learned; what never changes is shared."""
+    predictor = detector.predictor
+    shared = (predictor, predictor.layout, detector.plan, detector.profile)
+    return deepcopy(detector, {id(part): part for part in shared})
 
 
 def detection(
@@ -226,14 +227,12 @@ def recall(
         for seen in world.steps(0, 300):
             detector.observe(seen)
             raw.observe(seen)
-        state, raw_state = detector.state(), raw.state()
         for what in ("worker", "link"):
             for percent in (5, 10, 20, 50):
                 outcomes = []
                 for trial in range(trials if name == "page-hinkley" else trials // 2):
-                    detector.restore(state)
-                    raw.restore(raw_state)
-                    outcomes.append(one_trial(world, detector, raw, what, trial, percent))
+                    warm = copy_of(detector), deepcopy(raw)
+                    outcomes.append(one_trial(world, *warm, what, trial, percent))
                 rows.append(
                     {"test": name, "what": what, "slower by": f"{percent} %"} | summary(outcomes)
                 )
@@ -316,17 +315,16 @@ def blind_recall(packs: Packs, trials: int, seed: int) -> list[dict[str, object]
         for number, seen in enumerate(world.steps(0, 300)):
             detector.observe(seen if number < 20 else bare(seen, with_ends))
             normal.append(seen.step_time)
-        state = detector.state()
         for percent in (10, 20, 50):
             verdicts: list[tuple[str, int, Verdict]] = []
             times: list[float] = []
             for trial in range(trials):
-                detector.restore(state)
+                watching = copy_of(detector)
                 victim = trial % len(world.plan.workers)
                 slow = world.slow_worker(victim, 1 + percent / 100)
                 for number, seen in enumerate(world.steps(300, 30, worker=slow), start=1):
                     times.append(seen.step_time)
-                    said = detector.observe(bare(seen, with_ends))
+                    said = watching.observe(bare(seen, with_ends))
                     if said and said[0].kind == SUSPECT:
                         verdicts.append((world.plan.workers[victim], number, said[0]))
                         break

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -56,14 +54,6 @@ def test_what_is_cleared_starts_anew(test):
     fresh = type(test)(1, Tuning())
     again = [0.09, 0.0, 0.09, 0.09, 0.09]
     assert feed(test, again) == feed(fresh, again)
-
-
-def test_state_is_plain_and_complete(test):
-    feed(test, noise(30, 4))
-    other = type(test)(1, Tuning())
-    other.restore(json.loads(json.dumps(test.state())))
-    shifted = np.log(1.1) + noise(10, 5)
-    assert feed(other, shifted) == feed(test, shifted)
 
 
 def test_the_threshold_grows_with_the_noise():

@@ -1,5 +1,4 @@
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -131,22 +130,12 @@ def test_foreign_reports_are_refused():
         detector.observe(StepObservation(1, 1.0, job.observe().workloads[:3]))
 
 
-def test_a_restored_detector_goes_on_as_if_nothing_had_happened():
-    detector, job = warm()
-    other = Detector(job.plan, PROFILE)
-    other.restore(json.loads(msgspec.json.encode(detector.state())))
-    job.slow = {"n0.g1": 1.2}
-    for _ in range(8):
-        seen = job.observe()
-        assert other.observe(seen) == detector.observe(seen)
-
-
 def digest() -> str:
     detector, job = warm(count=20)
     job.slow, job.slow_paths = {"n0.g3": 1.2}, {("n0.g0", "n0.g1"): 1.3}
     said = [repr(verdict) for verdict in run(detector, job, 10)]
-    state = msgspec.json.encode(detector.state()).decode()
-    return hashlib.sha256("\n".join([*said, state]).encode()).hexdigest()
+    learned = [detector.watch.level.tolist(), detector.model.target.tolist()]
+    return hashlib.sha256("\n".join([*said, repr(learned)]).encode()).hexdigest()
 
 
 def test_the_same_input_gives_the_same_output():

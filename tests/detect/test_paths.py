@@ -1,5 +1,3 @@
-import json
-
 from detect.small_job import small_plan
 from holdfast.detect.facts import PathReport
 from holdfast.detect.paths import PathWatch
@@ -84,12 +82,3 @@ def test_slow_messages_are_told_by_lane():
     for step in range(6):
         watch.observe([PathReport(pairs[0], 64, 0.02), *good[1:]], step, {})
     assert list(watch.slow_lanes()) == [(0, 1)]
-
-
-def test_state_is_plain_and_complete():
-    watch = warm()
-    feed(watch, 2, slow={PAIRS[0]: 1.2})
-    other = PathWatch(layout_of(small_plan()), TUNING)
-    other.restore(json.loads(json.dumps(watch.state())))
-    slow = {PAIRS[0]: 1.2}
-    assert feed(other, 4, slow=slow) == feed(watch, 4, slow=slow)

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -91,13 +89,6 @@ def test_a_member_without_values_stays_as_it_is():
     for _ in range(50):
         assert watch.update(np.full(4, np.nan)) == []
     assert (watch.level == level).all()
-
-
-def test_state_is_plain_and_complete():
-    watch, other = watch_of(0, 0, 0, 1), watch_of(0, 0, 0, 1)
-    feed(watch, 10, m1=0.2)
-    other.restore(json.loads(json.dumps(watch.state())))
-    assert feed(other, 10, seed=1) == feed(watch, 10, seed=1)
 
 
 def test_no_worker_to_watch():

@@ -84,15 +84,6 @@ def test_a_class_without_samples_does_not_forget_the_others():
     assert (model.information[1] == before).all()
 
 
-def test_a_restored_model_is_the_same():
-    model = fitted(*samples(7, 40, noise=0.01))
-    other = WorkloadModel(1)
-    other.restore(model.state())
-    features, _ = samples(8, 5)
-    zeros = np.zeros(5, dtype=np.int64)
-    assert (other.predict(zeros, features) == model.predict(zeros, features)).all()
-
-
 def test_features_are_in_the_order_of_the_law():
     assert features_of([Workload(5, 7, 2)], 1).tolist() == [[5.0, 7.0, 2.0]]
 

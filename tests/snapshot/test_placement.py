@@ -15,10 +15,8 @@ from holdfast.plan.timeline import Timeline, evaluate
 from holdfast.snapshot.placement import (
     AGREE,
     CopyCosts,
-    Placement,
     cut,
     place,
-    place_together,
     windows,
     with_copies,
 )
@@ -257,22 +255,11 @@ def test_staging_needs_room() -> None:
     assert found.before == tuple(range(9, 20))
 
 
-def test_all_lanes_get_the_interval_of_the_slowest() -> None:
-    costs = CopyCosts(idle_rate=10.0, usable=1.0)
-    sizes = [cut(90, 10), cut(90, 10), cut(120, 10), cut(90, 10)]
-    found = place_together(CHAIN, sizes, costs)
-    alone = place(CHAIN, 2, sizes[2], costs).interval
-    assert alone > 1
-    assert [placement.interval for placement in found] == [alone] * 4
-    assert max(placement.cost for placement in found) <= 0.01
-
-
 def test_an_irregular_plan_is_placed_too() -> None:
     plan = rerouted(3, 3, 3, even_chain(2, 2).schedule)
     timeline = evaluate(plan, per_stage(1.0, 1.0, 1.0))
-    sizes = [cut(20, 10)] * len(timeline.layout.lanes)
-    found = place_together(timeline, sizes, CopyCosts(idle_rate=20.0))
-    assert all(isinstance(placement, Placement) for placement in found)
+    lanes = range(len(timeline.layout.lanes))
+    found = [place(timeline, lane, cut(20, 10), CopyCosts(idle_rate=20.0)) for lane in lanes]
     assert min(placement.share_in_gaps for placement in found) > 0.4
 
 

@@ -16,7 +16,6 @@ STARTED_BY_NAME = re.compile(r"holdfast(?:\.\w+)+")
 
 EXCEPTIONS = {
     "holdfast.engine.scripted": "benchmarks run the engine without processes through it",
-    "holdfast.planner.transition_cost": "prices those rounds; no job asks it yet",
 }
 """Module: why it may stay although no command leads to it."""
 

@@ -17,7 +17,6 @@ paths and the step as a whole settle first, since both are of this plan.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,7 +41,6 @@ from holdfast.detect.workload import (
     DERIVED_NOISE,
     Array,
     Index,
-    ModelState,
     WorkloadModel,
     features_of,
 )
@@ -338,36 +336,6 @@ class Detector:
             step_time / usual,
             ends,
         )
-
-    def state(self) -> list[Any]:
-        """Everything learned so far, as plain lists."""
-        return [
-            self.model.state(),
-            self.watch.state(),
-            self.paths.state(),
-            self.step_watch.state(),
-            [(f.tolist(), time) for f, time in self._warm],
-            self._has_samples.tolist(),
-            [(f.tolist(), t, e if e is None else e.tolist()) for f, t, e in self._moments],
-            self._waiting,
-            self._settling,
-            [(f.tolist(), times.tolist()) for f, times in self._warm_times],
-        ]
-
-    def restore(self, state: list[Any]) -> None:
-        """The plan must be the one the state was learned on."""
-        self.model.restore(msgspec.convert(state[0], ModelState))
-        self.watch.restore(state[1])
-        self.paths.restore(state[2])
-        self.step_watch.restore(state[3])
-        self._warm = [(np.array(f), float(time)) for f, time in state[4]]
-        self._has_samples = np.array(state[5], dtype=np.bool_)
-        self._moments = [
-            (np.array(f), float(t), e if e is None else np.array(e)) for f, t, e in state[6]
-        ]
-        self._waiting = int(state[7])
-        self._settling = bool(state[8])
-        self._warm_times = [(np.array(f), np.array(times)) for f, times in state[9]]
 
 
 def _lane_sums(predictor: Predictor) -> "csr_array[np.float64]":

@@ -7,7 +7,6 @@ it has too few.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -151,31 +150,10 @@ class PathWatch:
                 factors[pair] = max(factor, factors.get(pair, 1.0))
         return factors
 
-    def state(self) -> list[Any]:
-        seen = [(name, kind, times) for (name, kind), times in self.seen.items()]
-        classes = self.watch.classes.tolist()
-        known = [(name, kind, values) for (name, kind), values in self.known.items()]
-        return [seen, self.names, self.measure.tolist(), classes, self.watch.state(), known]
-
-    def restore(self, state: list[Any]) -> None:
-        self.seen = {(name, _kind(kind)): list(times) for name, kind, times in state[0]}
-        seen = self.seen
-        self.names = [(name, _kind(kind)) for name, kind in state[1]]
-        self.measure = np.array(state[2])
-        self._start(np.array(state[3], dtype=np.int64))
-        self.seen = seen
-        if self.names:
-            self.watch.restore(state[4])
-        self.known = {(name, _kind(kind)): tuple(values) for name, kind, values in state[5]}
-
 
 def _key(report: PathReport) -> tuple[str, Kind]:
     nodes = dict.fromkeys(node_of(worker) for worker in report.members)
     return path_name(report.members), (len(nodes) == 1, len(report.members), report.num_bytes)
-
-
-def _kind(value: Sequence[Any]) -> Kind:
-    return bool(value[0]), int(value[1]), int(value[2])
 
 
 def _partners(names: Sequence[tuple[str, Kind]], members: Sequence[int]) -> list[str]:

@@ -19,7 +19,6 @@ added to its noise does not hide its end.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -214,18 +213,6 @@ class Watch:
     def factor(self) -> Array:
         """How many times longer than the model says every member takes."""
         return np.exp(self.baseline + self.level)
-
-    def state(self) -> list[Any]:
-        arrays = (self.baseline, self.level, self.noise, self.recent, self.common)
-        calm = [self.calm_noise.tolist(), self.calm.tolist()]
-        return [*(array.tolist() for array in arrays), self.test.state(), calm]
-
-    def restore(self, state: list[Any]) -> None:
-        self.baseline, self.level, self.noise, self.recent, self.common = (
-            np.array(array) for array in state[:5]
-        )
-        self.test.restore(state[5])
-        self.calm_noise, self.calm = np.array(state[6][0]), np.array(state[6][1], dtype=np.int64)
 
 
 class _Peers:

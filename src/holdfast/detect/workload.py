@@ -24,9 +24,7 @@ A worker that is known to be slow is left out by the caller.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -53,18 +51,6 @@ def features_of(workloads: Sequence[Workload], count: int) -> Array:
         return np.tile(np.array([1.0, 0.0, 0.0]), (count, 1))
     rows = [(w.tokens, w.squares, w.documents) for w in workloads]
     return np.array(rows, dtype=np.float64)
-
-
-class ModelState(msgspec.Struct, frozen=True):
-    """Everything the model knows, as plain lists."""
-
-    information: list[Any]
-    target: list[Any]
-    noise: list[float]
-    scale: list[float]
-    samples: list[tuple[list[int], list[list[float]], list[float]]]
-    inherited: list[bool]
-    ready: bool
 
 
 class WorkloadModel:
@@ -202,30 +188,6 @@ class WorkloadModel:
         ridge = RIDGE * np.einsum("cii->c", self.information) + 1e-300
         system = self.information + ridge[:, None, None] * np.eye(NUM_FEATURES)
         self.coefficients = np.linalg.solve(system, self.target[:, :, None])[:, :, 0]
-
-    def state(self) -> ModelState:
-        samples = [(c.tolist(), f.tolist(), t.tolist()) for c, f, t in self._samples]
-        return ModelState(
-            self.information.tolist(),
-            self.target.tolist(),
-            self.noise.tolist(),
-            self.scale.tolist(),
-            samples,
-            self.inherited.tolist(),
-            self.ready,
-        )
-
-    def restore(self, state: ModelState) -> None:
-        self.information = np.array(state.information)
-        self.target = np.array(state.target)
-        self.noise, self.scale = np.array(state.noise), np.array(state.scale)
-        self._samples = [
-            (np.array(c, dtype=np.int64), np.array(f), np.array(t)) for c, f, t in state.samples
-        ]
-        self.inherited = np.array(state.inherited, dtype=np.bool_)
-        self.ready = state.ready
-        if self.ready:
-            self._solve()
 
 
 def _unit(relative: Array) -> Array:

@@ -3,7 +3,7 @@
     decision                        all strategies, one cost model, one score, a verdict for each
     strategies/                     what may be done about dead and slow workers, one file each
     search_view, pipelines, health  what strategies look at, and the sketches they propose
-    score, candidate, transition_cost, lookahead
+    score, candidate, lookahead
                                     what a change costs, what a plan is worth until the next one
     seat_assignment, local_search   the winner improved: fewer bytes moved, single units moved
     initial_layout, hardware        where a job without a plan or a measurement begins

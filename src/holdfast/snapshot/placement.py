@@ -200,29 +200,6 @@ def place(
     return msgspec.structs.replace(chosen, reason=_reason(chosen, limit))
 
 
-def place_together(
-    timeline: Timeline,
-    sizes: Sequence[Sequence[int]],
-    costs: CopyCosts,
-    *,
-    limit: float = LIMIT,
-    least_interval: int = 1,
-) -> list[Placement]:
-    """All lanes, at one interval: a version counts only if all workers have it."""
-    lanes = range(len(timeline.layout.lanes))
-    alone = [
-        place(timeline, n, sizes[n], costs, limit=limit, least_interval=least_interval)
-        for n in lanes
-    ]
-    interval = max((placement.interval for placement in alone), default=1)
-    return [
-        placement
-        if placement.interval == interval
-        else place(timeline, n, sizes[n], costs, limit=limit, least_interval=interval)
-        for n, placement in enumerate(alone)
-    ]
-
-
 def _check(timeline: Timeline, sizes: Sequence[int], costs: CopyCosts, limit: float) -> None:
     if limit <= 0:
         raise HoldfastError(f"limit = {limit}: a snapshot within no time at all is not possible")

@@ -26,7 +26,6 @@ from holdfast.plan.plan import Limits, Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import evaluate
 from holdfast.plan.units import Unit
-from holdfast.plan.without_workers import without_workers
 from holdfast.planner.decision import decide
 from holdfast.planner.hardware import hardware, hardware_profile
 from holdfast.planner.health import FailureRates, Health, Situation
@@ -131,20 +130,6 @@ class ClusterModel:
             sketch = Sketch(roster.pipes, roster.counts, plan.schedule.kind)
             self._slow[hurt] = min(1.0, step_time / self.cost_model(width).step_time(sketch))
         return self._slow[hurt]
-
-    def reroute_rate(self, hurts: Hurts) -> float:
-        """Throughput if stages with lost devices are left out, and nothing is done about slow ones;
-        0 where a part of the model has no stage left.
-        """
-        plan, step_time = self.undisturbed(self.width(hurts))
-        health = self.health(plan, hurts)
-        try:
-            left, _ = without_workers(plan, health.dead)
-        except HoldfastError:
-            return 0.0
-        slow = {name: factor for name, factor in health.slow if name in left.seats}
-        profile = msgspec.structs.replace(self.profile, slow=slow)
-        return min(1.0, step_time / evaluate(left, profile).iteration_time)
 
     def undisturbed(self, width: int) -> tuple[Plan, float]:
         """The best plan of so many healthy pipelines, and its step time in seconds."""
