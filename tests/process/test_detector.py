@@ -2,16 +2,19 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
 
 import pytest
 
+from holdfast.observe.events import PlanChanged, StepDone
 from holdfast.plan.profile import parse_profile
 from holdfast.runtime.config.settings import read_config
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
+from support.outside import processes
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -51,12 +54,12 @@ ADAPTED = {"layers": 1, "replicas": 3, "micro_batches": 60, "plan": "auto", "uni
 """With twenty micro-batches each, a tenth more time is worth moving some of them."""
 
 
-def judged(tmp_path, job, fork_server):
+def judged(tmp_path, job, fork_server, on_event=None):
     """What was said of slowness, in order."""
     path = tmp_path / "job.toml"
     path.write_text(job)
     config = read_config(path, ["--job.run_dir", str(tmp_path / "out")])
-    report = run_job(prepare_job(config), fork_server=fork_server).report
+    report = run_job(prepare_job(config), on_event=on_event, fork_server=fork_server).report
     assert report.outcome == "finished"
     return told(tmp_path, "slowness_judged")
 
@@ -158,6 +161,53 @@ def test_a_slow_link_is_suspected_and_in_the_profile(tmp_path, fork_server):
     profile = parse_profile((tmp_path / "out" / "profile.json").read_text())
     assert list(profile.links) == ["n1.g0>n1.g1"]
     assert "emulated" in profile.source
+
+
+SUCCEEDED = """
+[job]
+steps = 84
+[model]
+num_layers = 2
+[data]
+seq_len = 32
+rows = 1
+micro_batches = 12
+[parallel]
+replicas = 3
+devices_per_node = 1
+[snapshot]
+every = 0
+[emulate]
+unit_ms = 10
+noise = 0.02
+[[faults]]
+kind = "SLOW"
+target = "n1.g0"
+at_step = 24
+factor = 2.0
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(150)
+def test_a_successor_of_the_coordinator_keeps_the_plan_for_a_slow_worker(tmp_path, fork_server):
+    changed, killed = [], []
+
+    def hear(event):
+        if isinstance(event, PlanChanged):
+            changed.append(event.step)
+        coordinator = processes(fork_server).get("coordinator", 0)
+        is_due = isinstance(event, StepDone) and changed and event.step >= changed[0] + 3
+        if is_due and coordinator and not killed:
+            os.kill(coordinator, signal.SIGKILL)
+            killed.append(event.step)
+
+    said = judged(tmp_path, SUCCEEDED, fork_server, hear)
+    assert killed
+    assert killed[0] < 60, "it has time to learn everything anew"
+    assert len(changed) == 1, "the plan stays"
+    assert [e["who"] for e in said if e["verdict"] == "slow"] == [["n1.g0"]], said
+    assert not [e for e in said if e["verdict"] == "recovered"], said
 
 
 REAL = """

@@ -114,6 +114,8 @@ class SlowWatch:
                 return None
             if detector is not None:
                 fresh.inherit(detector)
+            else:
+                fresh.presume(self._state.slow)
             self._detector = detector = fresh
         return detector
 

@@ -16,7 +16,7 @@ it expects what they add up to, a little less surely. So workers are judged from
 paths and the step as a whole settle first, since both are of this plan.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -108,6 +108,12 @@ class Detector:
             self.model.inherit(old.model, [(n, known[key]) for n, key in keys if key in known])
             self._derive(old, known)
             self._has_samples |= self.model.inherited
+
+    def presume(self, slow: Mapping[str, float]) -> None:
+        """Before the first step, where no other detector has learned anything: who is slow."""
+        for worker, factor in slow.items():
+            if worker in self._number:
+                self.watch.presume(self._number[worker], factor)
 
     def _derive(self, old: "Detector", known: dict[tuple[ClassKey, str], int]) -> None:
         """New work takes as many times what known work takes as the profile says."""
