@@ -224,3 +224,20 @@ def test_costs_are_what_was_seen():
     assert (found.slow_steps, found.recovered_steps) == (6, 8)
     assert found.rejoin_ms == 3_000
     assert (found.plan_ms, found.node_join_ms, found.switch_ms) == (5_000, 2_000, 260)
+
+
+def test_a_loss_costs_what_its_step_takes_beyond_the_paces_before_and_after():
+    ends_s = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 11.0, 13.0]
+    heard = [(at_s, done(number)) for number, at_s in enumerate(ends_s)]
+    lost = [WorkerLost(worker=f"n1.g{n}", incarnation=1, kind="node lost") for n in range(2)]
+    found = measure_costs([*heard, (5.5, lost[0]), (5.6, lost[1])], RunModel(), away_s=60.0)
+    assert found.recover_ms == 4_000 - 500 - 1_000
+
+
+def test_a_loss_beside_another_one_says_nothing_about_its_cost():
+    ends_s = [0.0, 1.0, 2.0, 3.0, 6.0, 9.0, 11.0, 13.0]
+    heard = [(at_s, done(number)) for number, at_s in enumerate(ends_s)]
+    lost = WorkerLost(worker="n1.g0", incarnation=1, kind="killed")
+    alone = measure_costs(heard, RunModel(), away_s=60.0)
+    found = measure_costs([*heard, (3.5, lost), (6.5, lost)], RunModel(), away_s=60.0)
+    assert found.recover_ms == alone.recover_ms, "what settings assume"

@@ -36,7 +36,10 @@ class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float
     """Of the undisturbed job."""
     recover_ms: int
-    """What a loss stalls."""
+    """What a loss costs: by how much the step in flight takes longer than at the pace before it
+    until then, and at the pace after it from then on. (The stall that people are told of ends with
+    that step, so it holds useful work, too.)
+    """
     plan_ms: int
     """From the loss of a node until the planner's plan is in force."""
     rejoin_ms: int
@@ -58,7 +61,8 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
     faults = [(at, e) for at, e in heard if isinstance(e, FaultInjected)]
     changes = [(at, e) for at, e in heard if isinstance(e, PlanChanged)]
     stalls = [incident.stall_s for incident in model.incidents if incident.kind == RECOVERY]
-    lost = [(at, e.worker) for at, e in heard if isinstance(e, WorkerLost) and e.kind != NODE_LOST]
+    lost = [(at, e) for at, e in heard if isinstance(e, WorkerLost)]
+    killed = [(at, e.worker) for at, e in lost if e.kind != NODE_LOST]
     nodes = [(at, e.target) for at, e in faults if e.fault == "NODE_LOSS"]
     slow = [at for at, e in faults if e.fault == "SLOW"]
     fast = [at + e.duration_s for at, e in faults if e.fault == "SLOW" and e.duration_s]
@@ -66,11 +70,11 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
     planned = [_until_planned(at, changes) for at, _ in nodes]
     wanted = [at for at, e in heard if isinstance(e, PlanConsidered) and e.entered]
     prepared = [_until_planned(at, changes) for at in wanted]
-    rejoined = [_until_joined(at, worker, changes) for at, worker in lost]
+    rejoined = [_until_joined(at, worker, changes) for at, worker in killed]
     returned = [_until_joined(at + away_s, node, changes) for at, node in nodes]
     return LiveCosts(
         step_ms=1000 * usual_step_s(heard),
-        recover_ms=_ms(stalls, assumed.stall_s),
+        recover_ms=_ms(_losses_s([at for at, _ in lost], ends) or stalls, assumed.stall_s),
         plan_ms=_ms(planned, assumed.prepare_s + assumed.search_s),
         rejoin_ms=_ms(rejoined, assumed.rejoin_s),
         node_join_ms=_ms(returned, assumed.rejoin_s),
@@ -87,6 +91,21 @@ def usual_step_s(heard: Sequence[TimedEvent]) -> float:
     ends = [at for at, event in heard if isinstance(event, StepDone)]
     calm = [b - a for a, b in pairwise(ends) if b <= min([*struck, ends[-1]])]
     return median(calm[1:] or calm or [b - a for a, b in pairwise(ends)])
+
+
+def _losses_s(lost_s: Sequence[float], ends_s: Sequence[float]) -> list[float]:
+    """Of steps between two in which nothing was lost."""
+    first_s: dict[int, float] = {}
+    for at in lost_s:
+        first_s.setdefault(bisect_right(ends_s, at), at)
+    found: list[float] = []
+    for step, at in first_s.items():
+        has_neighbours = 2 <= step < len(ends_s) - 1
+        if has_neighbours and step - 1 not in first_s and step + 1 not in first_s:
+            before, took, after = (b - a for a, b in pairwise(ends_s[step - 2 : step + 2]))
+            done = min(1.0, (at - ends_s[step - 1]) / before)
+            found.append(max(0.0, took - done * before - (1 - done) * after))
+    return found
 
 
 def _until_planned(at_s: float, changes: Sequence[tuple[float, PlanChanged]]) -> float | None:
