@@ -41,6 +41,7 @@ BUCKET_OF = {
     "slow devices": "CUSTOM_BADPUT_EVENTS",
     "slow steps": "CUSTOM_BADPUT_EVENTS",
     "redundancy": "CUSTOM_BADPUT_EVENTS",
+    "faster plan": "CUSTOM_BADPUT_EVENTS",
     "evaluation": "CUSTOM_BADPUT_EVENTS",
     "waiting for devices": "OTHER",
     "not running": "OTHER",
@@ -55,7 +56,9 @@ class Budget(msgspec.Struct, frozen=True):
     total_ms: float
     productive_ms: float
     lost_ms: dict[str, float]
-    """By cause, in the order of BUCKET_OF."""
+    """By cause, in the order of BUCKET_OF. A plan that is faster than the one that a job began with
+    gains time: it loses less than none.
+    """
 
     @property
     def goodput(self) -> float:
@@ -104,7 +107,7 @@ class GoodputAccount:
         self.lost_ms["lost work"] += taken
 
     def budget(self) -> Budget:
-        lost = {cause: span for cause, span in self.lost_ms.items() if span > 0}
+        lost = {cause: span for cause, span in self.lost_ms.items() if span}
         budget = Budget(self.total_ms, self.productive_ms, lost)
         accounted = budget.productive_ms + sum(lost.values())
         invariant(

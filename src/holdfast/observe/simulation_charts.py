@@ -36,6 +36,7 @@ CAUSE_COLOURS = {
     "slow devices": "#a3a9b5",
     "slow steps": "#c58b9f",
     "redundancy": "#00798c",
+    "faster plan": "#4f9d69",
     "evaluation": "#9aa57c",
     "waiting for devices": "#15171c",
     "not running": "#3a3f4a",

@@ -235,7 +235,7 @@ class SimulationRun:
         rate = self.policy.pace(self.health.situation(), self.now_ms)
         if rate is None:
             return False
-        self.losses = {"slow devices": 1.0 - rate}
+        self.losses = {"slow devices" if rate <= 1.0 else "faster plan": 1.0 - rate}
         return True
 
     # Decisions.
@@ -319,6 +319,7 @@ class SimulationRun:
             "redundancy": (1 - steady) * (1 - saving),
             "missing devices": (steady - full) * (1 - saving),
             "slow devices": max(0.0, full - decision.rate) * (1 - saving),
+            "faster plan": min(0.0, full - decision.rate) * (1 - saving),
         }
 
     def _saving_share(self) -> float:
