@@ -1,5 +1,6 @@
 """What `holdfast simulate --run` does: a run and the simulator, side by side."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,11 +10,12 @@ from holdfast.cli.plan_show import make_console, print_json
 from holdfast.control.settings import ReplanSettings
 from holdfast.control.slowness import SKIPPED_STEPS
 from holdfast.errors import HoldfastError
-from holdfast.observe.events import StepDone
+from holdfast.observe.events import PlanChanged, PlanStarted, Recovered, Restored, StepDone
 from holdfast.observe.follow import RunReader, TimedEvent
 from holdfast.observe.quantities import count, format_share
 from holdfast.observe.run.model import RunModel
 from holdfast.observe.run_directory import JOB, JOURNAL, PROFILE, given_name
+from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.text import parse_plan
 from holdfast.planner.search import ALL_ROUNDS
@@ -85,7 +87,7 @@ def compare_run(run_dir: Path) -> RunComparison:
     recovery, start_s, length_s = config.recovery, ends[0], ends[-1] - ends[0]
     away_s = recovery.restart_nodes_after_s if recovery.restart_nodes else 0.0
     plan = parse_plan((run_dir / given_name(0)).read_text(encoding="utf-8"))
-    costs = measure_costs(heard, model, away_s)
+    costs = measure_costs(heard, model, away_s, _epochs_of(plan, heard, run_dir))
     rules = ReturnRules(
         node_after_s=away_s, restarts=recovery.max_restarts > 0, step_s=costs.step_ms / 1000
     )
@@ -116,6 +118,17 @@ def compare_run(run_dir: Path) -> RunComparison:
         costs=costs,
         lost_to={cause: result.budget.share(cause) for cause in result.budget.lost_ms},
     )
+
+
+def _epochs_of(plan: Plan, heard: Sequence[TimedEvent], run_dir: Path) -> list[int]:
+    """Those under this plan."""
+    kinds = (PlanStarted, PlanChanged, Recovered, Restored)
+    files = {event.epoch: run_dir / event.file for _, event in heard if isinstance(event, kinds)}
+    return [
+        epoch
+        for epoch, file in files.items()
+        if file.is_file() and parse_plan(file.read_text(encoding="utf-8")) == plan
+    ]
 
 
 def _read_profile(run_dir: Path) -> Profile:

@@ -1,5 +1,6 @@
 """A run in the simulator: its faults, its costs, and an answer in two parts."""
 
+import msgspec
 import pytest
 
 from holdfast.advisor.answer import answer_after
@@ -243,3 +244,17 @@ def test_a_loss_beside_another_one_says_nothing_about_its_cost():
     alone = measure_costs(heard, RunModel(), away_s=60.0)
     found = measure_costs([*heard, (3.5, lost), (6.5, lost)], RunModel(), away_s=60.0)
     assert found.recover_ms == alone.recover_ms, "what settings assume"
+
+
+def test_the_undisturbed_step_is_that_of_the_whole_run():
+    """Under the job's own plan, while nothing is lost or slow: a step takes 1 s, later 3 s."""
+    ends_s = [0, 1, 2, 3, 4, 9, 18, 20, 22, 24, 27, 30]
+    epochs = [1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    steps = zip(ends_s, epochs, strict=True)
+    heard = [
+        (float(at_s), msgspec.structs.replace(done(number), epoch=epoch))
+        for number, (at_s, epoch) in enumerate(steps)
+    ]
+    slow = (4.5, fault("SLOW", "n0.g0", factor=2.0, duration_s=5.0))
+    found = measure_costs([*heard, slow], RunModel(), 60.0, home_epochs=[1, 3])
+    assert found.step_ms == pytest.approx(1000 * (3 * 1 + 2 * 3) / 5)

@@ -68,7 +68,8 @@ class LiveHoldfast(Policy):
         is_short = is_loss and not facts.cause.repair
         delay_ms = measured.plan_ms if is_loss else 0
         before = self.plans.rate(situation, now_ms)
-        change = self.plans.consider(situation, now_ms, delay_ms, asks=not is_short)
+        is_away = is_loss and facts.cause.repair
+        change = self.plans.consider(situation, now_ms, delay_ms, is_away=is_away)
         rate = self.plans.rate(situation, now_ms + delay_ms)
         if facts.change == "failed":
             waits = stall(groups=measured.recover_ms)

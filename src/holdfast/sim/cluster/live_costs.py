@@ -5,8 +5,9 @@ What a run has no example of has the value that the settings of a job assume.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
+from math import inf
 from statistics import fmean, median
 
 import msgspec
@@ -56,7 +57,13 @@ class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
     """From the decision for a plan of those who are there until it is in force."""
 
 
-def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -> LiveCosts:
+def measure_costs(
+    heard: Sequence[TimedEvent],
+    model: RunModel,
+    away_s: float,
+    home_epochs: Collection[int] = (),
+) -> LiveCosts:
+    """`home_epochs`: those under the job's own plan."""
     assumed = ReplanSettings()
     faults = [(at, e) for at, e in heard if isinstance(e, FaultInjected)]
     changes = [(at, e) for at, e in heard if isinstance(e, PlanChanged)]
@@ -73,7 +80,7 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
     rejoined = [_until_joined(at, worker, changes) for at, worker in killed]
     returned = [_until_joined(at + away_s, node, changes) for at, node in nodes]
     return LiveCosts(
-        step_ms=1000 * usual_step_s(heard),
+        step_ms=1000 * (undisturbed_step_s(heard, home_epochs) or first_steps_s(heard)),
         recover_ms=_ms(_losses_s([at for at, _ in lost], ends) or stalls, assumed.stall_s),
         plan_ms=_ms(planned, assumed.prepare_s + assumed.search_s),
         rejoin_ms=_ms(rejoined, assumed.rejoin_s),
@@ -85,7 +92,29 @@ def measure_costs(heard: Sequence[TimedEvent], model: RunModel, away_s: float) -
     )
 
 
-def usual_step_s(heard: Sequence[TimedEvent]) -> float:
+def undisturbed_step_s(heard: Sequence[TimedEvent], home_epochs: Collection[int]) -> float:
+    """The mean of the steps under the job's own plan in which nothing was lost or slow, of the
+    whole run: a machine is busier at some times than at others. 0: there is none.
+    """
+    faults = [(at, e) for at, e in heard if isinstance(e, FaultInjected)]
+    lasting = [(at, at + _lasts_s(e)) for at, e in faults]
+    steps = [(at, e.epoch) for at, e in heard if isinstance(e, StepDone)]
+    found = [
+        end - begin
+        for (begin, before), (end, epoch) in pairwise(steps[1:])
+        if before == epoch
+        and epoch in home_epochs
+        and not any(since <= end and begin <= until for since, until in lasting)
+    ]
+    return fmean(found) if found else 0.0
+
+
+def _lasts_s(fault: FaultInjected) -> float:
+    """A loss is over with the epoch in which it happens."""
+    return (fault.duration_s or inf) if fault.fault == "SLOW" else 0.0
+
+
+def first_steps_s(heard: Sequence[TimedEvent]) -> float:
     """The median of the steps before the first fault; the first of a run is not like the others."""
     struck = [at for at, event in heard if isinstance(event, FaultInjected)]
     ends = [at for at, event in heard if isinstance(event, StepDone)]

@@ -65,6 +65,7 @@ class LivePlans:
         self._entered_ms = self._seen_ms = 0
         """From then on the wanted plan is in force, until then the one before."""
         self._num_asked = 0
+        self._gone: dict[str, None] = {}
         self._away: dict[str, None] = {}
         """Of those who are gone, who is not started again at once: the others are no change of
         health (`HealthHistory`).
@@ -173,18 +174,24 @@ class LivePlans:
 
     # Another plan
 
-    def consider(self, damage: ClusterDamage, now_ms: int, delay_ms: int, *, asks: bool) -> Change:
-        """Health is known to be this. A plan that is worth it is in force after the delay."""
+    def consider(
+        self, damage: ClusterDamage, now_ms: int, delay_ms: int, *, is_away: bool
+    ) -> Change:
+        """Health is known to be this. A plan that is worth it is in force after the delay.
+        `is_away`: those who are newly gone come back with their node, or not at all; for a process
+        that is started again nothing is asked, as it is back before another plan would pay.
+        """
         dead = self._names(damage)[0]
         slow = self._believed(dead, now_ms)
         available = self._available(dead)
-        away = [name for name in dead if name in self._away or asks]
-        self._away = dict.fromkeys(away)
+        away = [n for n in dead if n in self._away or (is_away and n not in self._gone)]
+        self._gone, self._away = dict.fromkeys(dead), dict.fromkeys(away)
         known = tuple(sorted((name, round(factor, 1)) for name, factor in slow.items()))
         self._seen_ms = now_ms
         self._history.look((self._available(away), known), away, now_ms, away)
         now = reachable(self._plan(now_ms), available)
-        if not asks or now is None or self._settings.policy != "auto":
+        is_restarting = any(name not in self._away for name in dead)
+        if is_restarting or now is None or self._settings.policy != "auto":
             return Change(is_entered=False, reason="what is left goes on")
         if not (dead or known or now != self._home):
             return Change(is_entered=False, reason="nothing is missing")
