@@ -8,6 +8,8 @@ from holdfast.control.journal_entries import (
     Fenced,
     NumberTaken,
     Ordered,
+    RunBegun,
+    SlowJudged,
     Started,
     Voided,
 )
@@ -98,3 +100,12 @@ def test_a_name_started_again_is_not_fenced():
     journal = read(*entries)
     assert journal.is_fenced(Member("n0.g0", 1))
     assert not journal.is_fenced(Member("n0.g0", 2))
+
+
+def test_who_is_slow_is_known_until_it_recovers_or_is_another_process():
+    slow = [SlowJudged(Member(name, 1), 2.0) for name in PLAN.workers[:2]]
+    first, second = PLAN.workers[:2]
+    assert read(*slow).slow == {first: 2.0, second: 2.0}
+    assert read(*slow, SlowJudged(Member(first, 1), 1.0)).slow == {second: 2.0}
+    assert read(*slow, Started(Member(first, 2))).slow == {second: 2.0}
+    assert read(*slow, RunBegun(2)).slow == {}
