@@ -16,10 +16,10 @@ looked for once per pass, since what is done per unit is paid for in every step.
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.engine.boundary import Boundary, detached, gradients, leaves, parts, with_gradient
 from holdfast.engine.data import Documents, MicroBatch
@@ -27,7 +27,7 @@ from holdfast.engine.groups import group_errors_unwrapped
 from holdfast.engine.measure import Pace, Stopwatch
 from holdfast.engine.random import Numbers
 from holdfast.engine.sharding import Gathers
-from holdfast.engine.split_backward import stage_backward_input, stage_backward_weight
+from holdfast.engine.split_backward import WeightsLeft, backward_inputs, backward_weights
 from holdfast.engine.state import widen_sums
 from holdfast.engine.tensor_parallel import TensorGroup
 from holdfast.engine.unit_module import Call, UnitModule
@@ -50,7 +50,7 @@ class _Passed:
     unit: int
     entry: Boundary
     exit: Boundary
-    weights: list[dict[str, Any]] | None = None
+    weights: WeightsLeft | None = None
     """What the weight part of a split backward pass still needs."""
 
 
@@ -170,9 +170,8 @@ class Computation:
                 # A list of one None would not mean "one"; a scalar loss needs its own seed.
                 exits = with_gradient(passed.exit)
                 seeds = [torch.ones_like(exits[0])] if grad is None else list(parts(grad))
-                _, passed.weights = stage_backward_input(
-                    exits, seeds, entries, self._weights(passed.unit)
-                )
+                weights = self._weights(passed.unit)
+                passed.weights = backward_inputs(exits, seeds, entries, weights)
             grad = gradients(passed.entry)
         self.pace.end(stage)
         return grad
@@ -187,7 +186,7 @@ class Computation:
                 if passed.weights is None:
                     torch.autograd.backward(with_gradient(passed.exit), kept.seed)
                 else:
-                    stage_backward_weight(self._weights(passed.unit), passed.weights)
+                    backward_weights(self._weights(passed.unit), passed.weights)
                 widen_sums(self._units[passed.unit].parameters())
             adding.end(passed.unit)
         self.pace.end(stage)
@@ -209,8 +208,8 @@ class Computation:
         numbers, units = kept.numbers, range(kept.hop.first, kept.hop.stop)
         self.pace.begin(what, units, numbers.step, numbers.micro_batch)
 
-    def _weights(self, unit: int) -> Any:
-        return iter(self._units[unit].parameters())
+    def _weights(self, unit: int) -> list[nn.Parameter]:
+        return list(self._units[unit].parameters())
 
     def finish(self) -> dict[int, Tensor]:
         """The losses of the step; nothing may be left between forward and backward."""
