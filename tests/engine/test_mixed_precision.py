@@ -19,7 +19,10 @@ from support.sample import diagonal
 from support.threaded_job import Fault, ThreadedJob
 from support.training import INITIAL_SEED, Task
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="needs torch 2.10"),
+]
 
 PLAIN = OptimizerConfig(clip_norm=0.0)
 MIXED = Task(dtype="float32", compute="bfloat16", optimizer=PLAIN, num_steps=4)

@@ -241,6 +241,15 @@ def test_optimizers_and_formats_that_cannot_be(sections, words):
     assert all(word in line for word in words), line
 
 
+@pytest.mark.parametrize("found", ["2.9.1+cu128", "2.9.0a0"])
+def test_a_torch_that_cannot_sum_in_another_format_is_refused(monkeypatch, found):
+    monkeypatch.setattr("holdfast.runtime.launch.job_state.version", lambda _: found)
+    line = refusal(config(precision=PrecisionSection(compute="bfloat16")))
+    assert "precision.compute = 'bfloat16' with job.dtype = 'float32' needs torch 2.10" in line
+    assert line.endswith(f"this is {found}")
+    prepare_job(config())  # nothing else needs it
+
+
 def test_other_state_bytes_in_a_plan_file(tmp_path):
     path = tmp_path / "a.toml"
     plan = regular_plan(model_units(config()), micro_batches=2, state_bytes=StateBytes(2, 2, 8))

@@ -3,6 +3,7 @@ there.
 """
 
 from collections.abc import Callable
+from importlib.metadata import version
 
 import msgspec
 
@@ -13,6 +14,9 @@ from holdfast.plan.plan import Plan, StateBytes
 from holdfast.plan.state import ELEMENT_BYTES, StateKind, StateSpec, adamw_state
 from holdfast.plan.units import TensorSpec, Unit, with_kinds
 from holdfast.runtime.config.job_file import JobConfig
+
+SUMS_WIDER = (2, 10)
+"""The version of torch from which on gradients may be summed in another dtype than their own."""
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -34,10 +38,21 @@ def state_of_job(config: JobConfig) -> JobState:
             f"precision.compute = {compute!r} is wider than job.dtype = {dtype!r}, which is what "
             f"parameters are kept in; set job.dtype = {compute!r}"
         )
+    if compute != dtype:
+        _check_torch(compute, dtype)
     config.optimizer.find_code(config.job.source_dir)
     config.optimizer.rate_at(0)  # a schedule of the user's is imported and tried
     kept = kept_by(config.optimizer, dtype, precision.moments)
     return JobState(kept, dtype, compute)
+
+
+def _check_torch(compute: str, dtype: str) -> None:
+    found = version("torch")
+    if tuple(int(part) for part in found.split(".")[:2]) < SUMS_WIDER:
+        raise HoldfastError(
+            f"precision.compute = {compute!r} with job.dtype = {dtype!r} needs torch "
+            f"{'.'.join(map(str, SUMS_WIDER))} or newer, this is {found}"
+        )
 
 
 def kept_by(
