@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint format types pure unit bench chaos gpu hosts slurm ray kubernetes browser monitoring docs reference clean
+.PHONY: help setup demo check test lint format types pure unit bench chaos gpu oldest hosts slurm ray kubernetes browser monitoring docs reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -114,6 +114,21 @@ slurm: setup ## jobs under a real Slurm on this machine, installed with apt wher
 	@echo "== pytest -m slurm"
 	@$(BIN)/pytest -q -m slurm
 
+OLDEST := .venv-oldest
+OLDEST_TESTS := tests/engine tests/snapshot $(addprefix tests/process/test_,equality.py snapshot_copies.py faults.py snapshots.py plan_changes.py)
+
+oldest: $(OLDEST)/.setup-done ## what runs on torch, with the oldest one that is supported, in an environment of its own
+	@echo "== pytest, oldest torch"
+	@$(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not chaos" $(OLDEST_TESTS)
+
+$(OLDEST)/.setup-done: $(STAMP)
+	@echo "== oldest: installing into $(OLDEST) (several GB)"
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@grep -v '^torch==' requirements-dev.txt > $(OLDEST)/others.txt
+	@$(OLDEST)/bin/python -m pip -qq --disable-pip-version-check install torch==2.9.1 -r $(OLDEST)/others.txt
+	@echo "$(CURDIR)/src" > "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/holdfast-dev.pth"
+	@touch $@
+
 RAY := .venv-ray
 
 ray: $(RAY)/.setup-done ## jobs on a real Ray cluster on this machine, in an environment of its own
@@ -163,5 +178,5 @@ reference: setup ## make the pages below docs/reference from the code
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove .venv, caches and build outputs
-	@rm -rf $(VENV) .venv-peers $(RAY) $(KUBERNETES) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers $(OLDEST) $(RAY) $(KUBERNETES) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
