@@ -175,7 +175,7 @@ def draw(timeline: Timeline, placements: Mapping[str, Placement]) -> list[str]:
             for at in range(round(start * scale), min(WIDTH, max(round(end * scale), 0))):
                 line[at] = sign
 
-        for filled in placement.steps[0]:
+        for filled in placement.filled:
             window = filled.window
             paint(window.start, window.end, ".")
             paint(window.start, window.start + filled.busy, "s")

@@ -19,11 +19,12 @@ Goal: the upper bound (95 %) of the median time of a block with snapshots of eve
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean, median
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -37,12 +38,11 @@ from torch.distributed.fsdp import fully_shard
 
 from _common import Goal, compare, finish, parse_args, print_table
 from _ranks import run_ranks
-from _snapshot import Contender, Times, measure, run_in
 from holdfast import Snapshotter
 from holdfast.snapshot.copying.copier import CopyReport
-from holdfast.snapshot.copying.gaps import Stalls
 
 RANKS, RANKS_PER_NODE = 4, 2
+WARM_UP_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ QUICK = Size(width=256, blocks=4, rows=512, block=2, rounds=8)
 
 
 class Loop:
-    """(Contender) A loop without snapshots."""
+    """Without snapshots."""
 
     def __init__(self, size: Size, rank: int) -> None:
         torch.manual_seed(1)
@@ -76,7 +76,6 @@ class Loop:
         fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self._size, self._rank = size, rank
-        self.stalls = Stalls()
 
     def __call__(self, step: int) -> None:
         x, y = self._batch(step)
@@ -89,8 +88,8 @@ class Loop:
         x = torch.randn(self._size.rows, self._size.width, generator=numbers)
         return x, x[:, :16].argmax(dim=1)
 
-    def settle(self) -> float:
-        return 0.0
+    def settle(self) -> None:
+        """Wait for what runs beside."""
 
     def reports(self) -> Sequence[CopyReport]:
         return ()
@@ -138,14 +137,56 @@ class WithDcp(Loop):
         self._last = self._folder / f"step-{step}"
         self._saving = async_save(state, checkpoint_id=str(self._last), process_group=self._group)
 
-    def settle(self) -> float:
+    def settle(self) -> None:
         if self._saving is not None and self._last is not None:
             self._saving.result()
             self._saving = None
             dist.barrier()
             if self._rank == 0:
                 shutil.rmtree(self._last)
-        return 0.0
+
+
+@dataclass
+class Times:
+    """Of one rank, by contender."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """A step, in every block."""
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+    reports: dict[str, list[CopyReport]] = field(default_factory=dict)
+
+
+def measure(contenders: Mapping[str, Loop], size: Size) -> Times:
+    """Blocks of steps in turn; who goes first turns too. The first round does not count."""
+    times, names = Times(), list(contenders)
+    for step in range(WARM_UP_STEPS):
+        for contender in contenders.values():
+            contender(step)
+            contender.settle()
+    known: dict[str, int] = {}
+    for number in range(size.rounds + 1):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds, cpu = time_block(contenders[name], WARM_UP_STEPS + number * size.block, size)
+            if number == 0:
+                known[name] = len(contenders[name].reports())
+                continue
+            times.seconds.setdefault(name, []).append(seconds)
+            times.cpu.setdefault(name, []).append(cpu)
+    times.reports = {name: [*contenders[name].reports()][known[name] :] for name in names}
+    return times
+
+
+def time_block(contender: Loop, step: int, size: Size) -> tuple[float, float]:
+    """Seconds and CPU seconds of one of its steps."""
+    dist.barrier()
+    start, cpu = perf_counter(), process_time()
+    for offset in range(size.block):
+        contender(step + offset)
+    dist.barrier()
+    found = (perf_counter() - start) / size.block, (process_time() - cpu) / size.block
+    contender.settle()
+    return found
 
 
 def worker(rank: int, port: int, size: Size, folder: str, results: Connection) -> None:
@@ -153,17 +194,14 @@ def worker(rank: int, port: int, size: Size, folder: str, results: Connection) -
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS)}
     store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    contenders: dict[str, Contender] = {
+    contenders: dict[str, Loop] = {
         "none": Loop(size, rank),
         "none again": Loop(size, rank),
         "every step": WithSnapshots(size, rank, f"{folder}/one", "n0"),
         "two nodes": WithSnapshots(size, rank, f"{folder}/two", f"n{rank // RANKS_PER_NODE}"),
         "DCP": WithDcp(size, rank, Path(folder), dist.new_group()),
     }
-    times = Times()
-    step = run_in(contenders)
-    measure(contenders, times, step, num_rounds=size.rounds, block=size.block)
-    results.send(times)
+    results.send(measure(contenders, size))
     for contender in contenders.values():
         contender.close()
     dist.barrier()

@@ -186,7 +186,7 @@ def test_what_is_not_finite_is_not_applied():
     ("line", "complaint"),
     [
         ("F0 F1 B0 B1 REDUCE4 REDUCE3 REDUCE2 REDUCE1 REDUCE0", "has no AGREE"),
-        ("SNAP3 AGREE STEP", "does not know the action SNAP"),
+        ("PUT3>n0.g1 AGREE STEP", "does not know the action PUT"),
     ],
 )
 def test_lists_it_cannot_run_are_our_bug(line, complaint):

@@ -73,9 +73,9 @@ def test_late_units_are_reduced_first() -> None:
 
 def test_hand_written_lines_are_taken_as_they_are() -> None:
     plan = regular_plan(make_units(1), micro_batches=1)
-    written = Schedule("explicit", orders=(("n0.g0", "F0 B0 SNAP0 REDUCE0 AGREE STEP"),))
+    written = Schedule("explicit", orders=(("n0.g0", "F0 R0 B0 REDUCE0 AGREE STEP"),))
     changed = msgspec.structs.replace(plan, schedule=written)
-    assert lines(changed) == {"n0.g0": "F0 B0 SNAP0 REDUCE0 AGREE STEP"}
+    assert lines(changed) == {"n0.g0": "F0 R0 B0 REDUCE0 AGREE STEP"}
 
 
 def test_a_lane_with_both_ends_of_a_tied_tensor_reduces_it_once() -> None:

@@ -25,7 +25,7 @@ def actions(draw: st.DrawFn) -> Action:
     number = -1 if kind in ("AGREE", "STEP") else draw(st.integers(0, 10**6))
     stages = st.builds("r{}.s{}".format, st.integers(0, 99), st.integers(0, 99))
     workers = st.builds("n{}.g{}".format, st.integers(0, 99), st.integers(0, 7))
-    own = "" if kind in ("AGREE", "STEP", "SNAP", "PUT", "GET") else draw(stages)
+    own = "" if kind in ("AGREE", "STEP", "PUT", "GET") else draw(stages)
     peer = draw(workers if kind in ("PUT", "GET") else stages) if kind in SENDS + RECEIVES else ""
     return Action(kind, number, own, peer)
 

@@ -1,27 +1,28 @@
-"""A worker process that trains with the engine and takes a snapshot of every step."""
+"""A worker process that trains with the engine and takes a snapshot of every step, as in a job."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from holdfast.control.worker_reports import Planned
 from holdfast.engine.epoch import TrainerConfig
 from holdfast.engine.scripted import scripted_trainer
+from holdfast.engine.trainer import Trainer
 from holdfast.models.model import LlamaModel
-from holdfast.plan.plan import Plan
-from holdfast.plan.profile import Profile, UnitCost
 from holdfast.plan.text import parse_plan
-from holdfast.plan.timeline import evaluate
-from holdfast.snapshot.copying.copier import Copier, CopyReport
-from holdfast.snapshot.copying.gaps import PlacedCopies, place_workers
-from holdfast.snapshot.layout import LayoutEntry
-from holdfast.snapshot.memory.arena import Arena, Version
-from holdfast.snapshot.placement import CopyCosts
-from holdfast.snapshot.share import OTHER_BYTES, OTHER_KEY, plan_shares
+from holdfast.plan.workers import node_of
+from holdfast.snapshot.arena_plan import SnapshotOptions, node_job
+from holdfast.snapshot.copy_cost import CopyCost
+from holdfast.snapshot.copying.worker_snapshots import WorkerSnapshots
+from holdfast.snapshot.layout import ArenaLayout, LayoutEntry, Version
+from holdfast.snapshot.memory.arena import Arena
+from holdfast.snapshot.memory.node_arenas import NodeArenas
 from support.cluster import Store
 from support.training import Task
+
+EPOCH = 1
 
 
 class Quiet:
@@ -35,65 +36,98 @@ class Quiet:
         return False
 
 
+class Keeper:
+    """(Keeper) The agent of a node with one worker."""
+
+    def __init__(self, worker: str, folder: Path, dtype: str) -> None:
+        options = SnapshotOptions(job="test", dtype=dtype, folder=str(folder))
+        self.arenas = NodeArenas(node_job("test", node_of(worker)), folder)
+        self.sealed_versions: list[tuple[Version, CopyCost]] = []
+        self.step = 0
+        """The state is the one that enters it, or will be when it is applied next."""
+        self.snapshots = WorkerSnapshots(
+            options,
+            worker,
+            self,
+            device=torch.device("cpu"),
+            current=lambda: Version(self.step, EPOCH),
+            num_updates=lambda: self.step,
+        )
+
+    def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
+        self.path = self.arenas.make(layouts)
+        self.snapshots.give(layouts[0].plan, str(self.path))
+
+    def sealed(self, plan: str, version: Version, cost: CopyCost) -> None:
+        self.sealed_versions.append((version, cost))
+
+    def light_given(self, version: Version, before: Version | None, cost: CopyCost) -> None:
+        raise AssertionError("no light versions are asked for")
+
+
 def train_with_snapshots(
     worker: str, store: tuple[int, str], text: str, task: Task, folder: Path
-) -> tuple[list[CopyReport], list[bool], list[bool]]:
-    """Reports; for every step, whether the sealed version has the bits of the state entering it;
-    and whether its parity rows do.
+) -> tuple[list[tuple[Version, CopyCost]], list[bool], list[bool]]:
+    """Versions that were sealed; for each, whether it has the bits of the state that entered its
+    step; and whether its parity rows do.
     """
     torch.set_num_threads(1)
-    plan = parse_plan(text)
+    trainer = _trainer(worker, store, text, task)
+    keeper = Keeper(worker, folder, task.dtype)
+    trainer.gaps = snapshots = keeper.snapshots
+    snapshots.enter(parse_plan(text), trainer.slices)
+    assert snapshots._planning is not None
+    snapshots._planning.result()
+    assert snapshots._opening is not None
+    snapshots._opening.result()
+    arena = Arena.open(keeper.path)
+    found = [entry for entry in arena.layout.checked if entry.tensor]
+    expected: dict[str, bytes] = {}
+    equal: list[bool] = []
+    protected: list[bool] = []
+    for step in range(1, task.num_steps + 1):
+        keeper.step = step
+        trainer.run_step()  # copies the state that enters it, and finishes that before the update
+        if expected:
+            own, rows = _compare(arena, Version(step - 1, EPOCH), expected)
+            equal.append(own)
+            protected += rows
+        expected = {entry.key: _bits(trainer, entry) for entry in found}
+    snapshots.leave()
+    arena.close()
+    keeper.arenas.close()
+    trainer.close()
+    return keeper.sealed_versions, equal, protected
+
+
+def _trainer(worker: str, store: tuple[int, str], text: str, task: Task) -> Trainer:
     config = TrainerConfig(num_steps=10**6, dtype=task.dtype, optimizer=task.optimizer)
-    trainer = scripted_trainer(
+    return scripted_trainer(
         worker,
-        [Planned(0, plan)],
+        [Planned(0, parse_plan(text))],
         model=LlamaModel(task.shape),
         data=task.data,
         config=config,
         store=Store(*store),
         listener=Quiet(),
     )
-    shares = plan_shares(plan, dtype=task.dtype, chunk_bytes=4096)
-    layout = shares.layout(worker)
-    arena = Arena.create(f"arena-{worker}", layout, folder)
-    copier = Copier(arena, chunk_bytes=2048)
-
-    def part(entry: LayoutEntry) -> torch.Tensor:
-        return trainer.slices[entry.tensor].part(entry.kind, entry.box)
-
-    sources = {e.key: part(e) for e in layout.checked if e.tensor}
-    sources[OTHER_KEY] = torch.zeros(OTHER_BYTES, dtype=torch.uint8)
-    copies = PlacedCopies(copier, _placement(plan, shares.layouts, worker), sources)
-    trainer.gaps = copies
-    equal: list[bool] = []
-    protected: list[bool] = []
-    expected: dict[str, bytes] = {}
-    for step in range(1, task.num_steps + 1):
-        trainer.run_step()  # copies the state that enters it, and finishes that before the update
-        if expected:
-            slot = arena.slot(Version(step - 1, 0))
-            assert slot is not None
-            own = [e for e in layout.entries if e.tensor]
-            equal.append(all(bytes(slot.bytes(e.key)) == expected[e.key] for e in own))
-            protected += [
-                bytes(slot.bytes(row.key)) == _xor([_strip(s, expected) for s in row.strips])
-                for row in layout.rows
-            ]
-        expected = {
-            e.key: part(e).contiguous().numpy().tobytes() for e in layout.checked if e.tensor
-        }
-    copier.stop()
-    arena.close()
-    trainer.close()
-    return list(copier.reports), equal, protected
 
 
-def _placement(plan: Plan, layouts: Sequence[Any], worker: str) -> Any:
-    """With costs that leave room: what is tried here is the copying, not the prediction."""
-    profile = Profile(worker=UnitCost(1.0, 1.0, 1.0))
-    costs = CopyCosts(idle_rate=1e6)
-    found = place_workers(evaluate(plan, profile), layouts, costs, chunk_bytes=2048, limit=1e9)
-    return found[worker]
+def _bits(trainer: Trainer, entry: LayoutEntry) -> bytes:
+    part: Tensor = trainer.slices[entry.tensor].part(entry.kind, entry.box)
+    return part.contiguous().numpy().tobytes()
+
+
+def _compare(arena: Arena, version: Version, expected: dict[str, bytes]) -> tuple[bool, list[bool]]:
+    """Are the worker's own entries equal, and its parity rows?"""
+    slot = arena.slot(version)
+    assert slot is not None
+    own = [entry for entry in arena.layout.entries if entry.tensor]
+    rows = [
+        bytes(slot.bytes(row.key)) == _xor([_strip(strip, expected) for strip in row.strips])
+        for row in arena.layout.rows
+    ]
+    return all(bytes(slot.bytes(e.key)) == expected[e.key] for e in own), rows
 
 
 def _strip(entries: Sequence[LayoutEntry], expected: dict[str, bytes]) -> bytes:

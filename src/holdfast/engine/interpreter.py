@@ -264,9 +264,7 @@ class Interpreter:
             # Not before its turn: messages carry no tags, so the list's order is the peer's.
             made = self._made.pop((kind[1], action.stage, action.number))
             self._hooks.phase("message", step)
-            self._hooks.gaps.sending()
             self._messages.put(kind[1], action.stage, action.peer, action.number, made)
-            self._hooks.gaps.sent()
         else:
             raise InternalError(f"the interpreter does not know the action {kind}")
 

@@ -7,7 +7,6 @@
     UNSHARD5 RESHARD5      gather, drop the parameters of unit 5 along the shard axis
     REDUCE5                sum unit 5's gradients over all its holders
     AGREE STEP             confirm and agree; apply the optimizer
-    SNAP7                  copy snapshot chunk 7
     PUT4>n1.g0 GET4<n0.g0  send, receive piece 4 of a transition
 
 A worker that fills several stages says which one by `@`, as in `F3@r0.s4`. A line is one
@@ -27,7 +26,7 @@ SENDS = ("SF", "SB", "PUT")
 RECEIVES = ("RF", "RB", "GET")
 COLLECTIVE = ("UNSHARD", "REDUCE", "AGREE")
 SHARDING = ("UNSHARD", "RESHARD")
-KINDS = (*COMPUTE, "R", *SENDS, *RECEIVES, *COLLECTIVE, "RESHARD", "STEP", "SNAP")
+KINDS = (*COMPUTE, "R", *SENDS, *RECEIVES, *COLLECTIVE, "RESHARD", "STEP")
 _UNNUMBERED = ("AGREE", "STEP")
 _TOKEN = re.compile(r"([A-Z]+)(\d+)?(?:([<>])(r\d+\.s\d+|n\d+\.g\d+))?(?:@(r\d+\.s\d+))?")
 
@@ -35,7 +34,7 @@ _TOKEN = re.compile(r"([A-Z]+)(\d+)?(?:([<>])(r\d+\.s\d+|n\d+\.g\d+))?(?:@(r\d+\
 class Action(msgspec.Struct, frozen=True):
     kind: str
     number: int = -1
-    """Micro-batch, unit, chunk or piece, by kind."""
+    """Micro-batch, unit or piece, by kind."""
     stage: str = ""
     """The worker's own stage that acts."""
     peer: str = ""
@@ -63,7 +62,7 @@ def parse_action(text: str, only_stage: str = "") -> Action:
         raise HoldfastError(
             f"action {text!r}: {kind} needs {expected or 'no arrow'}, found {arrow}"
         )
-    stage = "" if kind in (*_UNNUMBERED, "SNAP", "PUT", "GET") else match[5] or only_stage
+    stage = "" if kind in (*_UNNUMBERED, "PUT", "GET") else match[5] or only_stage
     return Action(kind, int(number) if number else -1, stage, peer)
 
 

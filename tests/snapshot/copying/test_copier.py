@@ -94,20 +94,6 @@ def test_abandoning_leaves_the_version_before(parts) -> None:
     assert others.announced[-1] == (Version(2, 0), False)
 
 
-def test_staged_chunks_outlive_the_update(parts) -> None:
-    arena, others, copier = parts
-    state = make_state(LAYOUT)
-    before = as_bytes(state)
-    copier.begin(Version(1, 0), state, num_staged=10)
-    copier.finish()
-    assert copier.is_busy
-    for tensor in state.values():
-        tensor.zero_()
-    copier.open()
-    assert others.told.wait(DEADLINE_S)
-    assert content(arena, Version(1, 0)) == before
-
-
 def test_a_missing_source_is_refused(parts) -> None:
     _, _, copier = parts
     state = make_state(LAYOUT)

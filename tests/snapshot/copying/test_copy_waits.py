@@ -71,11 +71,11 @@ def test_any_wait_counts_where_the_bubbles_do_not_hold_everything():
     plan = make_plan()
     last = plan.workers[-1]
     narrow = entered(last, plan, make_profile())
-    assert not narrow.placement.before
+    assert not narrow.placement.left
     waits = CopyWaits(last)
     waits.enter(plan, SIZES * 1000)
     waits.learn(make_profile())
-    assert settled(waits).placement.before, "what is left would hold up the update"
+    assert settled(waits).placement.left, "what is left would hold up the update"
     keys = [("F", plan.stages[-1].name, number) for number in range(plan.num_micro_batches)]
     assert not all(map(narrow.allows, keys))
     assert all(map(waits.allows, keys))

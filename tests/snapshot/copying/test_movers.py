@@ -72,18 +72,6 @@ def test_a_chunk_counts_as_inside_only_if_the_gap_outlasts_it(tmp_path) -> None:
     assert (job.seconds_in_gaps, job.seconds_outside) == (2, 1)
 
 
-def test_staged_chunks_do_not_see_later_state(tmp_path) -> None:
-    arena, state, mover, job = move_all(tmp_path, make_layout({"a": 30}), 10, num_staged=2)
-    before = as_bytes(state)
-    mover.move(job, None)
-    assert not job.needs_state
-    state["a"].zero_()
-    while not job.is_copied:
-        mover.move(job, None)
-    job.slot.seal(job.checksums)
-    assert content(arena, V) == before
-
-
 def test_state_that_is_not_contiguous_is_packed(tmp_path) -> None:
     layout = make_layout({"a": 24})
     arena = make_arena(tmp_path, layout)

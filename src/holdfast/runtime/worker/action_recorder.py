@@ -209,12 +209,6 @@ class ActionRecorder:
         self._mark(GOES_ON)
         self.gaps.going_on()
 
-    def sending(self) -> None:
-        self.gaps.sending()
-
-    def sent(self) -> None:
-        self.gaps.sent()
-
     def forwarded(self) -> None:
         self.gaps.forwarded()
 

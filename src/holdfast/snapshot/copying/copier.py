@@ -145,19 +145,17 @@ class Copier:
         version: Version,
         sources: Mapping[str, Tensor],
         *,
-        num_staged: int = 0,
         chunks: tuple[Chunk, ...] = (),
     ) -> None:
         """State is `version` from now on until `finish`. `sources` has the live tensor of every
-        entry. The last `num_staged` chunks are copied aside at once, and may take longer than a
-        step. `chunks`: only these, instead of all.
+        entry. `chunks`: only these, instead of all.
         """
         self._raise_error()
         keys = keys_of(chunks) if chunks else self._keys
         missing = next((key for key in keys if key not in sources), None)
         if missing is not None:
             raise HoldfastError(f"the entry {missing!r} has no source to be copied from")
-        job = CopyJob(version, chunks or self.chunks, dict(sources), num_staged)
+        job = CopyJob(version, chunks or self.chunks, dict(sources))
         self._mover.prepare(job)
         self._jobs.append(job)
         if self._is_open:
@@ -197,7 +195,7 @@ class Copier:
     def _copy_rest(self) -> None:
         while True:
             self._retire()
-            job = next((job for job in self._jobs if job.needs_state), None)
+            job = next((job for job in self._jobs if not job.is_copied), None)
             if job is None:
                 return
             if job is not self._jobs[0]:

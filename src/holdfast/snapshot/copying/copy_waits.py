@@ -20,7 +20,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
 from holdfast.plan.timeline import evaluate
 from holdfast.snapshot.copying.background import in_background
-from holdfast.snapshot.placement import AGREE, CopyCosts, Placement, SpanKey, place
+from holdfast.snapshot.placement import AGREE, Placement, SpanKey, place
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def place_copies(
     """Of one worker's chunks, copied at `rate` bytes per second."""
     timeline = evaluate(plan, profile)
     lane = timeline.layout.lane_of_worker[worker]
-    return place(timeline, lane, sizes, CopyCosts(idle_rate=rate))
+    return place(timeline, lane, sizes, rate)
 
 
 class CopyWaits:
@@ -85,6 +85,7 @@ class CopyWaits:
             log.warning("copies stay where they are: %s", error)
             return
         self.placement = done.result()
-        fits = not (self.placement.beside or self.placement.before)
+        fits = not self.placement.left
         self._waits = frozenset((*self.placement.waits, AGREE)) if fits else None
-        log.info("%s", self.placement.reason)
+        where = "they are copied there" if fits else "copies run in any wait"
+        log.info("%s: %s", self.placement.reason, where)

@@ -58,7 +58,6 @@ class DeviceMover:
         self._registered = 0
 
     def prepare(self, job: CopyJob) -> None:
-        job.stage()
         self._checksums.begin(sum(chunk.num_bytes for chunk in job.chunks))
         job.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         job.ready.record(torch.cuda.current_stream(self._device))
@@ -101,10 +100,7 @@ class DeviceMover:
         job, at = flight.job, 0
         job.first = flight.begin if job.first is None else job.first
         for piece in flight.chunk.pieces:
-            source = job.staged.get(piece)
-            if source is None:
-                flat = flat_bytes(job.sources[piece.key])
-                source = flat[piece.start : piece.stop]
+            source = flat_bytes(job.sources[piece.key])[piece.start : piece.stop]
             self._target(flight, piece, at).copy_(source, non_blocking=True)
             at += piece.num_bytes
         flight.end.record()

@@ -9,20 +9,18 @@ update, and counted.)
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
 from typing import Any, Protocol
 
 import torch.distributed as dist
-from torch import Tensor
 
-from holdfast.plan.timeline import Timeline
-from holdfast.snapshot.chunks import cut_chunks
-from holdfast.snapshot.copying.copier import DEEP, HOST_CHUNK_BYTES, SHALLOW, Copier
-from holdfast.snapshot.layout import ArenaLayout
-from holdfast.snapshot.memory.arena import Version
-from holdfast.snapshot.placement import LIMIT, CopyCosts, Placement, SpanKey, place
+from holdfast.snapshot.copying.copier import Copier
+from holdfast.snapshot.placement import SpanKey
+
+LIMIT = 0.01
+"""Of the time of a step: what copies may cost in a loop that is not a job."""
 
 
 class Gaps(Protocol):
@@ -33,12 +31,6 @@ class Gaps(Protocol):
 
     def going_on(self) -> None:
         """It has what it waited for."""
-
-    def sending(self) -> None:
-        """A message is about to take the bus from the device to the host."""
-
-    def sent(self) -> None:
-        """It has left the device."""
 
     def forwarded(self) -> None:
         """A forward pass is computed, or queued on the device: the thread is ahead of it."""
@@ -93,12 +85,6 @@ class NoGaps:
     def going_on(self) -> None:
         pass
 
-    def sending(self) -> None:
-        pass
-
-    def sent(self) -> None:
-        pass
-
     def forwarded(self) -> None:
         pass
 
@@ -110,101 +96,6 @@ class NoGaps:
 
     def broken_off(self) -> None:
         pass
-
-
-class PlacedCopies:
-    """Copies in the gaps that a placement has chosen; and where it has put chunks beside
-    computations, everywhere but in the way of messages.
-    """
-
-    def __init__(
-        self,
-        copier: Copier,
-        placement: Placement,
-        sources: Mapping[str, Tensor],
-        *,
-        agreed_in: int = 0,
-    ) -> None:
-        self.copier, self._sources, self._agreed_in = copier, sources, agreed_in
-        self.stalls = Stalls()
-        self.place(placement)
-
-    def place(self, placement: Placement) -> None:
-        """Use another placement from the next version on. All workers must do so at one step, since
-        all have to copy the same versions.
-        """
-        self.placement = placement
-        self._waits = frozenset(placement.waits)
-        self._is_beside = bool(placement.beside)
-        # Without waits there are no messages either that a long queue could hold up.
-        self._ahead = SHALLOW if placement.waits else DEEP
-
-    def waiting(self, key: SpanKey) -> None:
-        if key in self._waits:
-            self.copier.open()
-
-    def going_on(self) -> None:
-        if not self._is_beside:
-            self.copier.close()
-
-    def sending(self) -> None:
-        self.copier.close()
-
-    def sent(self) -> None:
-        if self._is_beside:
-            self.copier.open(ahead=self._ahead)
-
-    def forwarded(self) -> None:
-        pass
-
-    def applying(self) -> None:
-        self.stalls.finish(self.copier)
-
-    def applied(self, step: int) -> None:
-        if step % self.placement.interval == 0:
-            self.stalls.num_versions += 1
-            self.copier.begin(
-                Version(step, self._agreed_in),
-                self._sources,
-                num_staged=len(self.placement.staged),
-            )
-            if self._is_beside:
-                self.copier.open(ahead=self._ahead)
-
-    def broken_off(self) -> None:
-        self.copier.abandon()
-
-
-def place_workers(
-    timeline: Timeline,
-    layouts: Iterable[ArenaLayout],
-    costs: CopyCosts,
-    *,
-    chunk_bytes: int = HOST_CHUNK_BYTES,
-    limit: float = LIMIT,
-) -> dict[str, Placement]:
-    """The placement of every worker of a plan, at one interval. Pure: where all have the same
-    timeline and costs, all find the same, so nothing has to be asked. To be called again when the
-    plan or the measured costs have changed.
-    """
-    lanes = timeline.layout.lane_of_worker
-    sizes = {
-        layout.worker: tuple(chunk.num_bytes for chunk in cut_chunks(layout, chunk_bytes))
-        for layout in layouts
-    }
-    alone = {
-        worker: place(timeline, lanes[worker], found, costs, limit=limit)
-        for worker, found in sizes.items()
-    }
-    interval = max((placement.interval for placement in alone.values()), default=1)
-    return {
-        worker: found
-        if found.interval == interval
-        else place(
-            timeline, lanes[worker], sizes[worker], costs, limit=limit, least_interval=interval
-        )
-        for worker, found in alone.items()
-    }
 
 
 _lock = threading.Lock()

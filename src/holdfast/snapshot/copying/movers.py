@@ -26,16 +26,9 @@ class CopyJob:
     """One version in the making."""
 
     def __init__(
-        self,
-        version: Version,
-        chunks: tuple[Chunk, ...],
-        sources: dict[str, Tensor],
-        num_staged: int = 0,
+        self, version: Version, chunks: tuple[Chunk, ...], sources: dict[str, Tensor]
     ) -> None:
         self.version, self.chunks, self.sources = version, chunks, sources
-        self.num_direct = len(chunks) - num_staged
-        """Chunks that are copied from live state; the others from their staged copies."""
-        self.staged: dict[ChunkPiece, Tensor] = {}
         self.slot: ArenaSlot | None = None
         self.position = 0
         self.is_late = False
@@ -56,11 +49,6 @@ class CopyJob:
     def is_copied(self) -> bool:
         return self.position == len(self.chunks)
 
-    @property
-    def needs_state(self) -> bool:
-        """Is there anything left that must be copied before state changes?"""
-        return self.position < self.num_direct
-
     def open(self, arena: Arena, others: Others) -> bool:
         """Has the job a slot? Asked again as long as it has none."""
         if self.slot is None and others.is_settled():
@@ -68,12 +56,6 @@ class CopyJob:
             layout = arena.layout
             self.checksums = {e.key: [0] * layout.num_chunks(e) for e in layout.checked}
         return self.slot is not None
-
-    def stage(self) -> None:
-        for chunk in self.chunks[self.num_direct :]:
-            for piece in chunk.pieces:
-                flat = flat_bytes(self.sources[piece.key])
-                self.staged[piece] = flat[piece.start : piece.stop].clone()
 
     def take(self) -> Chunk:
         self.position += 1
@@ -140,7 +122,6 @@ class HostMover:
 
     def prepare(self, job: CopyJob) -> None:
         """Views are made here, not in a gap; state that moved in memory gets a new one."""
-        job.stage()
         self._packed = None
         for key, tensor in job.sources.items():
             known = self._sources.get(key)
@@ -154,7 +135,7 @@ class HostMover:
         chunk = job.take()
         self._aim_at(job.slot)
         for piece in chunk.pieces:
-            source = self._source(job, piece)
+            source = self._source(piece)
             if piece.fold is None:
                 target = self._targets[piece.key][piece.start : piece.stop]
                 np.copyto(target, source)
@@ -167,10 +148,7 @@ class HostMover:
         job.count(chunk.num_bytes, end - begin, inside)
         job.span_s = end - job.first
 
-    def _source(self, job: CopyJob, piece: ChunkPiece) -> Bytes:
-        staged = job.staged.get(piece)
-        if staged is not None:
-            return staged.numpy()
+    def _source(self, piece: ChunkPiece) -> Bytes:
         tensor, flat = self._sources[piece.key]
         if flat is None:
             if self._packed is None or self._packed[0] != piece.key:

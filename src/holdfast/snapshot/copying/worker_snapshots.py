@@ -278,12 +278,6 @@ class WorkerSnapshots:
         if self._copier is not None and self._beside is None:
             self._copier.close()
 
-    def sending(self) -> None:
-        self.going_on()
-
-    def sent(self) -> None:
-        pass
-
     def forwarded(self) -> None:
         """Copies beside computation begin behind the first micro-batch of a step: before, the
         device waits for what this thread hands it, and one that hands over copies is in its way.

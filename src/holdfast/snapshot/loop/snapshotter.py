@@ -32,7 +32,7 @@ from holdfast.errors import HoldfastError
 from holdfast.snapshot.arena_places import arena_bytes
 from holdfast.snapshot.copying.background import in_background
 from holdfast.snapshot.copying.copier import DEEP, Copier, CopyReport
-from holdfast.snapshot.copying.gaps import Stalls, WaitWatch
+from holdfast.snapshot.copying.gaps import LIMIT, Stalls, WaitWatch
 from holdfast.snapshot.copying.others import Alone, Others, group_of
 from holdfast.snapshot.layout import PARITY, Version
 from holdfast.snapshot.load.assemble import LoadReport
@@ -44,7 +44,6 @@ from holdfast.snapshot.loop.search import LoopSearch
 from holdfast.snapshot.loop.state import HeldTensor, LoopState, Stateful
 from holdfast.snapshot.loop_shares import PeerCopy, peer_copies, share_loop
 from holdfast.snapshot.memory.arena import Arena
-from holdfast.snapshot.placement import LIMIT
 
 _RETHINK = 20
 """Snapshots after which the interval is chosen again."""
