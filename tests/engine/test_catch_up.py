@@ -12,7 +12,7 @@ from support.sample import some
 from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import Task
 
-TASK = Task(num_steps=80)
+TASK = Task(num_steps=400)
 """At most: long enough for workers to come back whose threads are late."""
 REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
 

@@ -18,7 +18,7 @@ from support.sample import some
 from support.threaded_job import ANY_STEP, Fault, ThreadedJob, assert_survives
 from support.training import SMALL, Task
 
-TASK = Task(num_steps=80)
+TASK = Task(num_steps=400)
 """At most: long enough for a change that is late."""
 REPLICAS = regular_plan(TASK.units, replicas=3, micro_batches=4)
 FIRST_LOSS = Fault("n0.g2", 2, "forward")
