@@ -99,6 +99,7 @@ def test_activations_that_are_computed_again(graphs):
     assert_same(found, finals({}, recompute=True))
 
 
+@pytest.mark.chaos
 @pytest.mark.process
 @pytest.mark.timeout(BUILD_S + 40)
 def test_the_compiler_that_jobs_use():

@@ -44,6 +44,7 @@ def workers_of(run: CommandRun) -> dict[str, psutil.Process]:
     return {name: process for name, process in processes_by_log(run).items() if name[0] == "n"}
 
 
+@pytest.mark.chaos
 def test_all_workers_die_before_the_first_step(tmp_path):
     """What is lost is only what the seed says."""
     job = write_job(tmp_path, 3)

@@ -242,6 +242,7 @@ def test_two_runs_in_one_directory_at_once_are_refused(tmp_path):
     assert f"go on: holdfast run {job}" in first.output.read_text()
 
 
+@pytest.mark.chaos
 def test_what_was_stopped_goes_on_from_its_checkpoint(tmp_path, calm):
     job = write_job(tmp_path, NUM_STEPS)
     first = CommandRun(job)

@@ -106,7 +106,7 @@ def check_end(run: CommandRun, moment: str) -> None:
     ("number", "moment"),
     [
         pytest.param(signal.SIGTERM, "going on", marks=pytest.mark.chaos),
-        (signal.SIGHUP, "recovery"),
+        pytest.param(signal.SIGHUP, "recovery", marks=pytest.mark.chaos),
         (signal.SIGUSR1, "restore"),
         (signal.SIGUSR2, "start"),
     ],

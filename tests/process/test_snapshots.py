@@ -318,6 +318,7 @@ def test_without_any_memory_the_newest_checkpoint_is_loaded(runs, tmp_path):
     assert restore.steps_redone > 0
 
 
+@pytest.mark.chaos
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(runs, tmp_path):
     def damage_and_kill():
         runs.stop_all()
