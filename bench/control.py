@@ -1,7 +1,7 @@
 """Whether the control plane scales: a real coordinator and thousands of agents on real sockets.
 
 The coordinator is the process that every job has, with its journal on disk. The agents are light:
-one process holds all their connections, each with one worker that obeys orders and does nothing
+one process holds all their connections, each with one worker that follows orders and does nothing
 else. They connect, prove the secret, start their worker and enter the first order; then one worker
 dies. What is measured is the change of epoch that follows:
 
@@ -97,7 +97,7 @@ class Clock:
 
 
 class LightAgent:
-    """One node with one worker that obeys and does nothing else."""
+    """One node with one worker that follows and does nothing else."""
 
     def __init__(self, node: str, bench: "Bench") -> None:
         self.node, self._bench = node, bench

@@ -9,7 +9,7 @@ import torch
 from holdfast.engine.agreement import AgreementTree, Ballot, agree, clip_factor
 from holdfast.plan import agreement_tree
 from holdfast.plan.agreement_tree import agreement_groups
-from support.live_groups import crew
+from support.live_groups import live_members
 
 pytestmark = pytest.mark.process  # real connections
 
@@ -28,7 +28,7 @@ def agree_together(ballots, clip_norm=None):
         ballot = ballots[WORKERS.index(communicator.worker)]
         return agree(ballot, AgreementTree([group], len(WORKERS)), clip_norm, step=4, epoch=2)
 
-    with crew(*WORKERS) as members:
+    with live_members(*WORKERS) as members:
         return list(members.together(work).values())
 
 
@@ -147,7 +147,7 @@ def test_a_tree_gives_all_the_same_bits(small_tree):
         own = ballot(number / 3, 0.1 * number, loss_sum=number, num_tokens=number, ready=5)
         return agree(own, live, 1.0, step=4, epoch=2)
 
-    with crew(*MANY) as members:
+    with live_members(*MANY) as members:
         first, *others = members.together(work).values()
     assert all(other == first for other in others)
     assert first.outcome.num_tokens == 28
@@ -167,6 +167,6 @@ def test_a_tree_ends_nowhere_before_all_have_entered(small_tree, late):
         entered.set()
         ended.append(communicator.worker)
 
-    with crew(*MANY) as members:
+    with live_members(*MANY) as members:
         members.together(work)
     assert sorted(ended) == sorted(MANY)

@@ -13,8 +13,8 @@ from holdfast.snapshot.layout import Version
 from holdfast.snapshot.load.job_state import Loaded
 from support.engine_parts import make_state
 from support.feeding import PAIR, Source, outcome
-from support.kept_state import JOB, Crew, check, make_slices
-from support.live_groups import crew
+from support.kept_state import JOB, KeptWorkers, check, make_slices
+from support.live_groups import live_members
 from support.snapshots import random_state
 from support.training import Task
 
@@ -51,7 +51,7 @@ class Kept:
 def feed(memory, keeps=lambda version: False):
     """Until the joiner is current: both states, and the kinds of messages that were needed."""
     source, joiner = Source(), make_state(PAIR, "n0.g1")
-    with crew("n0.g0", "n0.g1") as members:
+    with live_members("n0.g0", "n0.g1") as members:
         groups = members.make("feed", ("n0.g0", "n0.g1"))
         links = {"n0.g0": groups["n0.g1"]}
         catch_up = CatchUp(joiner, links, {"n0.g0": PIECES}, Task().optimizer, 3, memory)
@@ -105,9 +105,9 @@ def test_what_is_kept_until_then_is_what_the_snapshot_does_not_have():
 def test_only_a_version_of_this_history_is_taken(tmp_path):
     plan = PAIR
     states = {step: random_state(plan, step) for step in range(1, 5)}
-    hands = Crew(plan, tmp_path)
-    hands.enter()
-    hands.train(states, epoch=7)
+    kept = KeptWorkers(plan, tmp_path)
+    kept.enter()
+    kept.train(states, epoch=7)
     memory = Memory(SnapshotOptions(job=JOB, folder=str(tmp_path)), "n0.g1")
     slices = make_slices(plan, "n0.g1")
     assert memory.load(list(slices.values()), {0: 6, 1: 6, 2: 6, 3: 6}) is None
@@ -115,4 +115,4 @@ def test_only_a_version_of_this_history_is_taken(tmp_path):
     assert found is not None
     check(slices, states[found.version.step])
     assert memory.load(list(slices.values()), {8: 7}) is None, "no version is that new yet"
-    hands.close()
+    kept.close()

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from holdfast.engine.groups import GroupBroken
-from support.live_groups import crew
+from support.live_groups import live_members
 
 A, B, C = THREE = ("n0.g0", "n0.g1", "n0.g2")
 
 
 @pytest.fixture
 def members():
-    with crew(*THREE) as made:
+    with live_members(*THREE) as made:
         yield made
 
 

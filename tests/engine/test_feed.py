@@ -24,7 +24,7 @@ from holdfast.plan.build import regular_plan
 from holdfast.plan.feeding import needed_pieces
 from support.engine_parts import make_state
 from support.feeding import PAIR, Source, outcome, set_gradients
-from support.live_groups import crew
+from support.live_groups import live_members
 from support.training import TIED, Task
 
 pytestmark = pytest.mark.process  # real connections
@@ -60,7 +60,7 @@ def test_a_tied_tensor_goes_with_the_unit_that_the_joiner_has():
 def feed_while_training(num_steps, skipped=()):
     """Source and joiner at work until the joiner is current; both states."""
     source, joiner = Source(), make_state(PAIR, "n0.g1")
-    with crew("n0.g0", "n0.g1") as members:
+    with live_members("n0.g0", "n0.g1") as members:
         groups = members.make("feed", ("n0.g0", "n0.g1"))
         pieces = needed_pieces(PAIR, "n0.g1")
         catch_up = CatchUp(
@@ -144,7 +144,7 @@ def test_gradients_are_those_of_the_pieces():
 
 def test_a_joiner_that_is_gone_closes_its_feed_and_nothing_else():
     source = Source()
-    with crew("n0.g0", "n0.g1") as members:
+    with live_members("n0.g0", "n0.g1") as members:
         groups = members.make("feed", ("n0.g0", "n0.g1"))
         pieces = needed_pieces(PAIR, "n0.g1")
         feeder = source.feeder(groups["n0.g0"], pieces)

@@ -18,7 +18,7 @@ from holdfast.engine.groups import (
 from holdfast.errors import HoldfastError, InternalError
 from support.cluster import Died
 from support.group_work import reduce_until_death
-from support.live_groups import count_resources, crew, run_together
+from support.live_groups import count_resources, live_members, run_together
 from support.sample import some
 
 pytestmark = pytest.mark.process  # real connections
@@ -37,7 +37,7 @@ def test_all_reduce(op, expected):
         group.all_reduce(tensor, op)
         return tensor.tolist()
 
-    with crew(*THREE) as members:
+    with live_members(*THREE) as members:
         assert members.together(work) == dict.fromkeys(THREE, [expected] * 5)
 
 
@@ -52,7 +52,7 @@ def test_gather_and_scatter():
         group.scatter_async(part, gathered).wait()
         return gathered.tolist(), part.tolist()
 
-    with crew(*THREE) as members:
+    with live_members(*THREE) as members:
         found = members.together(work)
     whole = [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]
     sums = [[0.0, 3.0], [30.0, 33.0], [60.0, 63.0]]
@@ -60,7 +60,7 @@ def test_gather_and_scatter():
 
 
 def test_a_gather_that_a_member_never_joins_can_be_given_up():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         group = members.make("shard", PAIR)[PAIR[0]]
         pending = group.gather_async(torch.empty(4), torch.ones(2))
         group.wake("a freeze")
@@ -79,13 +79,13 @@ def test_messages_arrive_in_their_order_in_both_directions():
             pending.wait()
         return [tensor[0].item() for tensor in received]
 
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         results = members.together(work)
     assert results == {PAIR[0]: [10, 11, 12, 13, 14, 15], PAIR[1]: [0, 1, 2, 3, 4, 5]}
 
 
 def test_a_collective_says_when_it_is_done():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         groups = members.make("reduce", PAIR)
         early = groups[PAIR[0]].all_reduce_async(torch.ones(4))
         assert not early.is_done()
@@ -104,12 +104,12 @@ def test_groups_of_two_epochs_are_apart():
         first.wait()
         return a.item(), b.item()
 
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         assert members.together(work) == dict.fromkeys(PAIR, (2.0, 10.0))
 
 
 def test_a_group_of_one_needs_no_worker():
-    with crew("n0.g0") as members:
+    with live_members("n0.g0") as members:
         group = members.communicators["n0.g0"].make("all", ["n0.g0"], 0)
         assert (group.size, group.rank) == (1, 0)
         group.wake("nothing to wake")
@@ -119,7 +119,7 @@ def test_a_group_of_one_needs_no_worker():
 
 
 def test_a_peer_that_never_comes():
-    with crew(*PAIR, timeout_ms=500) as members:
+    with live_members(*PAIR, timeout_ms=500) as members:
         start = time.monotonic()
         with pytest.raises(GroupBroken, match=r"link group \(n0.g0, n0.g1\) of epoch 3"):
             members.communicators["n0.g0"].make("link", PAIR, 3)
@@ -136,7 +136,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize(("operation", "name"), OPERATIONS.values(), ids=OPERATIONS.keys())
 def test_a_peer_that_takes_no_part(operation, name):
-    with crew(*PAIR, timeout_ms=500) as members:
+    with live_members(*PAIR, timeout_ms=500) as members:
         group = members.make("link", PAIR)[PAIR[0]]
         start = time.monotonic()
         with pytest.raises(GroupBroken, match=rf"link group \(n0.g0, n0.g1\): {name}: "):
@@ -160,7 +160,7 @@ def started(operation, barrier):
 
 @pytest.mark.parametrize(("operation", "name"), OPERATIONS.values(), ids=OPERATIONS.keys())
 def test_wake_ends_what_is_blocked_here_and_at_live_peers(operation, name):
-    with crew(*THREE, timeout_ms=60_000) as members:
+    with live_members(*THREE, timeout_ms=60_000) as members:
         pair, apart = members.make("link", PAIR), members.make("link", PAIR[::-1], 1)
         barrier = threading.Barrier(3, timeout=20)
         communicator = members.communicators[PAIR[0]]
@@ -178,7 +178,7 @@ def test_wake_ends_what_is_blocked_here_and_at_live_peers(operation, name):
 
 
 def test_nothing_starts_after_a_wake_but_others_go_on():
-    with crew(*THREE) as members:
+    with live_members(*THREE) as members:
         woken, others = members.make("link", PAIR), members.make("link", THREE[1:])
         members.communicators["n0.g0"].wake("round 7")
         with pytest.raises(GroupBroken, match="all-reduce: round 7"):
@@ -190,7 +190,7 @@ def test_nothing_starts_after_a_wake_but_others_go_on():
 
 
 def test_what_had_arrived_but_was_not_seen_before_the_wake_does_not_count():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         groups = members.make("reduce", PAIR)
         pending = groups[PAIR[0]].all_reduce_async(torch.ones(1))
         groups[PAIR[1]].all_reduce(torch.ones(1))
@@ -202,7 +202,7 @@ def test_what_had_arrived_but_was_not_seen_before_the_wake_does_not_count():
 
 
 def test_the_first_reason_stays():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         groups = members.make("reduce", PAIR)
         members.communicators[PAIR[0]].wake("round 7")
         members.communicators[PAIR[0]].wake("round 8")
@@ -232,7 +232,7 @@ def test_hundreds_of_groups_leave_nothing_behind(number):
         results = members.together(work, *names)
         assert results == dict.fromkeys(names, float(len(names)))
 
-    with crew(*THREE) as members:
+    with live_members(*THREE) as members:
         counts = []
         for epoch in range(number):
             generation(members, (PAIR, THREE)[epoch % 2], epoch)
@@ -250,7 +250,7 @@ def test_hundreds_of_groups_leave_nothing_behind(number):
 def test_broken_and_woken_groups_leave_nothing_behind():
     counts = []
     for _ in range(8):
-        with crew(*PAIR, timeout_ms=200) as members:
+        with live_members(*PAIR, timeout_ms=200) as members:
             groups = members.make("link", PAIR)
             with pytest.raises(GroupBroken):
                 groups[PAIR[0]].receive(torch.empty(1), PAIR[1]).wait()
@@ -264,7 +264,7 @@ def test_broken_and_woken_groups_leave_nothing_behind():
 
 
 def test_closed_groups_take_no_orders():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         groups = members.make("link", PAIR)
         communicator = members.communicators[PAIR[0]]
         assert communicator.num_live == 1
@@ -275,7 +275,7 @@ def test_closed_groups_take_no_orders():
 
 
 def test_one_connection_to_the_store_serves_many_groups():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         communicator = members.communicators[PAIR[0]]
         store, clones = communicator._store, []
 
@@ -352,7 +352,10 @@ def test_an_unknown_backend():
 
 
 def test_a_group_of_others():
-    with crew("n0.g7") as members, pytest.raises(InternalError, match=r"n0.g7 is not in link"):
+    with (
+        live_members("n0.g7") as members,
+        pytest.raises(InternalError, match=r"n0.g7 is not in link"),
+    ):
         members.communicators["n0.g7"].make("link", PAIR, 0)
 
 
@@ -371,7 +374,7 @@ def test_long_groups_are_named_by_their_ends():
 def test_a_wake_reaches_peers_beyond_those_that_are_gone():
     """n0.g0 knocks at n0.g1 first, whose connections are closed; n0.g2 waits for n0.g0 alone."""
     four = (*THREE, "n0.g3")
-    with crew(*four, timeout_ms=60_000) as members:
+    with live_members(*four, timeout_ms=60_000) as members:
         groups = members.make("link", four)
         pending = groups["n0.g2"].receive(torch.empty(1), "n0.g0")
         groups["n0.g1"].wake("gone")

@@ -18,7 +18,7 @@ from holdfast.engine.mesh import make_mesh
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Link, UnitCost
 from holdfast.plan.timeline import evaluate
-from support.live_groups import crew
+from support.live_groups import live_members
 from support.training import Task
 
 pytestmark = pytest.mark.process  # real connections
@@ -99,7 +99,7 @@ def test_probes_on_live_groups():
         mesh = make_mesh(communicator, PAIR, 0)
         return probe_groups(mesh, communicator.worker)
 
-    with crew(*PAIR.workers) as members:
+    with live_members(*PAIR.workers) as members:
         for probe in members.together(work).values():
             for link in (probe.link, probe.reduce):
                 assert 0 <= link.latency < 1
@@ -107,7 +107,7 @@ def test_probes_on_live_groups():
 
 
 def test_no_groups_no_probe():
-    with crew("n0.g0") as members:
+    with live_members("n0.g0") as members:
         alone = regular_plan(UNITS, micro_batches=1)
         mesh = make_mesh(members.communicators["n0.g0"], alone, 0)
         assert probe_groups(mesh, "n0.g0") == Probe()

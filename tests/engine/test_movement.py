@@ -24,7 +24,7 @@ from holdfast.plan.transition import plan_transition
 from holdfast.plan.units import box_size, intersect
 from support.engine_parts import CPU, make_state
 from support.engine_plans import make_plan, make_stage, named
-from support.live_groups import crew, run_together
+from support.live_groups import live_members, run_together
 from support.training import SMALL, TIED, Task
 
 pytestmark = pytest.mark.process  # real connections
@@ -63,7 +63,7 @@ def move(old, new, shape=SMALL, wrap=lambda group, _: group, timeout_ms=10_000):
         scratch = prepare_move(transition, worker, held, fresh)
         return carry_out(transition, worker, wrap(group, worker), held, fresh, scratch), held
 
-    with crew(*workers, timeout_ms=timeout_ms) as members:
+    with live_members(*workers, timeout_ms=timeout_ms) as members:
         groups = members.make("meeting", workers) if len(workers) > 1 else {workers[0]: None}
         given_ = {worker: (worker, groups[worker]) for worker in workers}
         return run_together(dict.fromkeys(workers, work), given_)

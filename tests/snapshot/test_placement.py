@@ -12,7 +12,7 @@ from holdfast.plan.profile import Link
 from holdfast.plan.timeline import Timeline, evaluate
 from holdfast.snapshot.placement import AGREE, place, windows
 from support.random_plans import plans
-from support.slow_timeline import crew
+from support.slow_timeline import computing_workers
 from support.small_plans import even_chain, per_stage, profiles_for, rerouted, shared_plans
 
 any_plan = st.one_of(plans, shared_plans())
@@ -89,7 +89,9 @@ def _assert_quiet(timeline: Timeline, lane: int, start: float, end: float) -> No
         if channel < 0:
             continue
         micro_batch = program.ops[number][2]
-        source, target = (crew(layout, stage, micro_batch) for stage in program.channels[channel])
+        source, target = (
+            computing_workers(layout, stage, micro_batch) for stage in program.channels[channel]
+        )
         if names & {*source, *target} and source != target:
             leave, arrive = timeline.end[number], timeline.arrive[number]
             assert arrive <= start + 1e-9 or leave >= end - 1e-9 or arrive == leave

@@ -7,7 +7,7 @@ from holdfast.snapshot.layout import Version
 from holdfast.snapshot.loadable import find_loadable
 from holdfast.snapshot.memory.peer_copies import CopyKeeper
 from holdfast.snapshot.snapshot_index import SnapshotIndex
-from support.kept_state import JOB, Crew
+from support.kept_state import JOB, KeptWorkers
 from support.random_plans import make_units
 from support.snapshots import random_state
 
@@ -17,23 +17,23 @@ PLANS = {1: PLAN}
 
 
 @pytest.fixture
-def crew(tmp_path):
-    crew = Crew(PLAN, tmp_path)
-    crew.enter()
-    crew.train(STATES)
-    yield crew
-    crew.close()
+def kept(tmp_path):
+    kept = KeptWorkers(PLAN, tmp_path)
+    kept.enter()
+    kept.train(STATES)
+    yield kept
+    kept.close()
 
 
-def tell(index, crew):
-    for node, arenas in crew.held().items():
+def tell(index, kept):
+    for node, arenas in kept.held().items():
         index.update(node, arenas)
 
 
 @pytest.fixture
-def index(crew):
-    index = SnapshotIndex(crew.options)
-    tell(index, crew)
+def index(kept):
+    index = SnapshotIndex(kept.options)
+    tell(index, kept)
     return index
 
 
@@ -59,20 +59,20 @@ def test_parity_stands_in_for_one_node(index):
     assert index.nodes == ["n0"]
 
 
-def test_a_version_that_one_node_does_not_have_yet(crew, index):
-    crew.hands["n0.g0"].snapshots.applying()
-    index.update("n0", crew.arenas["n0"].held())
+def test_a_version_that_one_node_does_not_have_yet(kept, index):
+    kept.by_name["n0.g0"].snapshots.applying()
+    index.update("n0", kept.arenas["n0"].held())
     assert versions(index)[0] == (3, 1)
 
 
-def test_a_version_of_an_unknown_plan_is_nothing(crew, index):
-    assert SnapshotIndex(crew.options).statuses(PLANS) == []
-    fresh = SnapshotIndex(crew.options)
-    tell(fresh, crew)
+def test_a_version_of_an_unknown_plan_is_nothing(kept, index):
+    assert SnapshotIndex(kept.options).statuses(PLANS) == []
+    fresh = SnapshotIndex(kept.options)
+    tell(fresh, kept)
     assert fresh.statuses({}) == []
 
 
-def test_the_newest_of_two_histories_comes_first(crew, index):
+def test_the_newest_of_two_histories_comes_first(kept, index):
     found = [one.version for one in loadable(index)]
     assert found == sorted(found, key=lambda version: version.age, reverse=True)
     assert found[0] == Version(3, 1)
@@ -80,11 +80,11 @@ def test_the_newest_of_two_histories_comes_first(crew, index):
 
 def test_copies_count_once_they_are_made(tmp_path):
     plan = regular_plan(make_units(2), stages=2, micro_batches=2, devices_per_node=1)
-    crew = Crew(plan, tmp_path)
-    crew.enter()
-    crew.train({step: random_state(plan, seed=step) for step in range(1, 5)})
-    index = SnapshotIndex(crew.options)
-    tell(index, crew)
+    kept = KeptWorkers(plan, tmp_path)
+    kept.enter()
+    kept.train({step: random_state(plan, seed=step) for step in range(1, 5)})
+    index = SnapshotIndex(kept.options)
+    tell(index, kept)
     newest = loadable(index, {1: plan})[0]
     version, digest = newest.version, newest.plan
     assert (
@@ -93,8 +93,8 @@ def test_copies_count_once_they_are_made(tmp_path):
         == [("n1", "n0.g0"), ("n0", "n1.g0")]
     )
     CopyKeeper(JOB, "n1", tmp_path).copy(version, digest)
-    tell(index, crew)
+    tell(index, kept)
     assert index.missing_copies(version, digest) == [("n0", "n1.g0")]
     index.remove("n0")
     assert [one.version for one in loadable(index, {1: plan})] == [version]
-    crew.close()
+    kept.close()

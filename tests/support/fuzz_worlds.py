@@ -34,7 +34,7 @@ def make(
     settings = ControlSettings(plan=plan, **{**times, "snapshots": snapshots, **options})
     pace = WorldDelays(is_one_machine=is_one_machine)
     world = World(Random(seed), shape, settings, pace, [Coverage(), *checkers])
-    world.office.open()
+    world.coordinator.open()
     return world
 
 

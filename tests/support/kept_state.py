@@ -55,18 +55,18 @@ def check(slices: dict[str, Slice], state: State) -> None:
             assert torch.equal(piece.part(kind, piece.box), state[piece.tensor, kind][index])
 
 
-class Hand:
+class KeptWorker:
     """(Keeper) One worker, and the way to its node's arenas."""
 
-    def __init__(self, crew: "Crew", worker: str) -> None:
-        self._crew, self._worker = crew, worker
-        self.slices = make_slices(crew.plan, worker)
+    def __init__(self, kept: "KeptWorkers", worker: str) -> None:
+        self._kept, self._worker = kept, worker
+        self.slices = make_slices(kept.plan, worker)
         self.position = WorkerPosition(Member(worker, 1))
         self.sealed_versions: list[Version] = []
         self.waits_s: list[float] = []
         self.costs: list[CopyCost] = []
         self.snapshots = WorkerSnapshots(
-            crew.options,
+            kept.options,
             worker,
             self,
             device=torch.device("cpu"),
@@ -75,7 +75,7 @@ class Hand:
         )
 
     def want_arena(self, layouts: tuple[ArenaLayout, ...]) -> None:
-        arenas = self._crew.arenas[node_of(self._worker)]
+        arenas = self._kept.arenas[node_of(self._worker)]
         self.path = arenas.make(layouts)
         own = [arenas.path_of(layout) for layout in layouts if layout.is_staging]
         self.staging = own[0] if own else None
@@ -87,7 +87,7 @@ class Hand:
         self.waits_s.append(cost.wait_s)
 
     def enter(self, since: Version | None = None) -> None:
-        self.snapshots.enter(self._crew.plan, self.slices, since)
+        self.snapshots.enter(self._kept.plan, self.slices, since)
         self.snapshots._planning.result()
         if self.snapshots._opening is not None:  # None: nothing fits
             self.snapshots._opening.result()
@@ -104,23 +104,23 @@ class Hand:
         self.snapshots.going_on()
 
 
-class Crew:
+class KeptWorkers:
     def __init__(self, plan: Plan, folder: Path, **options: object) -> None:
         self.plan, self.folder = plan, folder
         self.options = SnapshotOptions(job=JOB, **options)
         nodes = dict.fromkeys(map(node_of, plan.workers))
         self.arenas = {node: NodeArenas(node_job(JOB, node), folder) for node in nodes}
-        self.hands = {worker: Hand(self, worker) for worker in plan.workers}
+        self.by_name = {worker: KeptWorker(self, worker) for worker in plan.workers}
 
     def enter(self) -> None:
-        for hand in self.hands.values():
-            hand.enter()
+        for one in self.by_name.values():
+            one.enter()
 
     def train(self, states: dict[int, State], epoch: int = 1) -> None:
         """All of them, step by step; the last version is not finished by any worker."""
         for step, state in states.items():
-            for hand in self.hands.values():
-                hand.apply(step, epoch, state)
+            for one in self.by_name.values():
+                one.apply(step, epoch, state)
 
     def held(self) -> dict[str, tuple[HeldArena, ...]]:
         return {node: arenas.held() for node, arenas in self.arenas.items()}
@@ -133,7 +133,7 @@ class Crew:
         return found
 
     def close(self) -> None:
-        for hand in self.hands.values():
-            hand.snapshots.leave()
+        for one in self.by_name.values():
+            one.snapshots.leave()
         for arenas in self.arenas.values():
             arenas.close()

@@ -15,7 +15,7 @@ from holdfast.engine.groups import GroupBroken, LiveGroup
 _LEAVING_S = 5.0
 
 
-class Crew:
+class LiveMembers:
     """Communicators by worker name, over one store."""
 
     def __init__(self, workers: Sequence[str], timeout_ms: int) -> None:
@@ -56,8 +56,8 @@ def run_together(
 
 
 @contextmanager
-def crew(*workers: str, timeout_ms: int = 10_000) -> Iterator[Crew]:
-    made = Crew(workers, timeout_ms)
+def live_members(*workers: str, timeout_ms: int = 10_000) -> Iterator[LiveMembers]:
+    made = LiveMembers(workers, timeout_ms)
     try:
         yield made
     finally:

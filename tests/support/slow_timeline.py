@@ -57,17 +57,17 @@ def arrivals(
     for lane, order in enumerate(orders):
         for op in order:
             target = receiver(layout, op)
-            here = crew(layout, op[1], op[2])
+            here = computing_workers(layout, op[1], op[2])
             if target is None or min(layout.lane_of_worker[worker] for worker in here) != lane:
                 continue
             sending, latency = message(layout, profile, op, target)
-            channel = (op[1], target, here, crew(layout, target, op[2]))
+            channel = (op[1], target, here, computing_workers(layout, target, op[2]))
             free[channel] = max(end[op], free.get(channel, 0.0)) + sending
             arrival[op] = free[channel] + latency
     return arrival
 
 
-def crew(layout: LaneLayout, number: int, micro_batch: int) -> tuple[str, ...]:
+def computing_workers(layout: LaneLayout, number: int, micro_batch: int) -> tuple[str, ...]:
     """The workers of a stage that compute a micro-batch: shard ranks take turns."""
     stage = layout.plan.stages[number]
     place = sum(number in route for route in layout.routes[:micro_batch])
@@ -88,7 +88,7 @@ def message(
 ) -> tuple[float, float]:
     """How long the slowest sender is at it, and the longest latency."""
     plan = layout.plan
-    a, b = crew(layout, op[1], op[2]), crew(layout, target, op[2])
+    a, b = computing_workers(layout, op[1], op[2]), computing_workers(layout, target, op[2])
     pairs = [(a[j * len(a) // len(b)], b[j]) for j in range(len(b))]
     pairs = [(source, receiver) for source, receiver in pairs if source != receiver]
     later = max(hop_of(layout, stage, op[2]).first for stage in (op[1], target))
@@ -132,7 +132,7 @@ def duration(layout: LaneLayout, profile: Profile, op: ComputeOp) -> float:
         "I": backward_input,
         "W": backward_weight,
     }[kind]
-    computing = crew(layout, number, micro_batch)
+    computing = computing_workers(layout, number, micro_batch)
     degree = len(computing)
     nearest = sorted(profile.tensor, key=lambda known: (abs(known - degree), known))[:1]
     time *= profile.tensor[nearest[0]] * nearest[0] / degree if nearest else 1 / degree

@@ -175,7 +175,7 @@ class ThreadedJob:
 
     def run(self) -> None:
         """All steps."""
-        self._take_office()
+        self._start_coordinator()
         deadline = time.monotonic() + self.deadline_s
         while not self.is_over:
             if self.errors:
@@ -190,7 +190,7 @@ class ThreadedJob:
                 self._do(effect)
                 if isinstance(effect, Record) and len(self.journal) == self.crash_at:
                     self.num_crashes += 1
-                    self._take_office()
+                    self._start_coordinator()
                     break
             self._wish()
             if not self._is_stopping and self.enough(self):
@@ -222,7 +222,7 @@ class ThreadedJob:
             epoch is not None and epoch.plan == plan and position.version > position.entered_at + 1
         )
 
-    def _take_office(self) -> None:
+    def _start_coordinator(self) -> None:
         """A new coordinator, which knows the journal and what the agent tells it."""
         settings = ControlSettings(
             plan=self.plan, max_restarts=5 if self.restart else 0, **self.settings

@@ -25,7 +25,7 @@ TESTED_THROUGH = {
     "holdfast.control.delivery": "the coordinator",
     "holdfast.control.planned": "the coordinator",
     "holdfast.sim.fuzz.joins": "the fuzzer's worker",
-    "holdfast.sim.fuzz.office": "the fuzzer's world",
+    "holdfast.sim.fuzz.coordinator_process": "the fuzzer's world",
     "holdfast.snapshot.copying.device_mover": "the copier, where there is a device",
     "holdfast.snapshot.loop.loading": "the snapshotter",
     "holdfast.snapshot.loop.search": "the snapshotter",

@@ -18,8 +18,8 @@ from holdfast.data.progress_lines import ProgressLines
 from holdfast.errors import HoldfastError
 from holdfast.observe.callbacks.callback_thread import CallbackThread
 from holdfast.observe.callbacks.worker_errors import WorkerErrors
-from holdfast.observe.crew_view import LiveCrew
 from holdfast.observe.events import Event
+from holdfast.observe.live_progress import LiveProgress
 from holdfast.observe.plain_progress import PlainProgress
 from holdfast.observe.plan_diff import describe_transition, transition_numbers
 from holdfast.observe.quantities import count, format_bytes
@@ -222,10 +222,10 @@ def watch_run(
 
 def progress_on(
     console: Console, plan: Plan, *, is_verbose: bool = False
-) -> LiveCrew | PlainProgress:
+) -> LiveProgress | PlainProgress:
     """A table that is kept up to date on a terminal, plain lines elsewhere."""
     if console.is_terminal:
-        return LiveCrew(console, plan, is_verbose=is_verbose)
+        return LiveProgress(console, plan, is_verbose=is_verbose)
     return PlainProgress(lambda line: print(line, flush=True), is_verbose=is_verbose)
 
 

@@ -75,7 +75,7 @@ class Coordinator:
             SlowWatch(settings.detect, state),
         )
         self._blame = Blame(settings.max_blame)
-        self._born_ms: int | None = None
+        self._begun_ms: int | None = None
         state.is_gathering = is_successor
         self._expected: dict[str, None] = {}
         self._last_look: tuple[object, ...] = ()
@@ -97,7 +97,7 @@ class Coordinator:
     def take(self, fact: Fact, now_ms: int) -> list[Effect]:
         state = self._state
         state.now_ms, state.effects = now_ms, []
-        if self._born_ms is None:
+        if self._begun_ms is None:
             self._take_over(now_ms)
         if now_ms - self._looked_ms >= LOOK_AGAIN_MS:
             self._looked_ms = now_ms
@@ -115,10 +115,10 @@ class Coordinator:
 
     def next_deadline_ms(self, now_ms: int) -> int:
         """When a Tick is due, if no fact comes before."""
-        return next_deadline_ms(self._state, self._hangs, self._giving_up, self._born_ms, now_ms)
+        return next_deadline_ms(self._state, self._hangs, self._giving_up, self._begun_ms, now_ms)
 
     def _take_over(self, now_ms: int) -> None:
-        self._born_ms = now_ms
+        self._begun_ms = now_ms
         self._giving_up.moved(now_ms)
         state = self._state
         state.record(TermBegun(self.settings.term or state.journal.term + 1))
@@ -137,8 +137,8 @@ class Coordinator:
     def _has_gathered(self) -> bool:
         """Are all here that may be in the present epoch, or was there time enough?"""
         state = self._state
-        assert self._born_ms is not None
-        is_late = state.now_ms - self._born_ms >= self.settings.lost_after_ms
+        assert self._begun_ms is not None
+        is_late = state.now_ms - self._begun_ms >= self.settings.lost_after_ms
         if not is_late and any(node in state.roster.away for node in self._expected):
             return False
         state.is_gathering = False
@@ -166,7 +166,7 @@ class Coordinator:
 
     def _act(self) -> None:
         state = self._state
-        assert self._born_ms is not None
+        assert self._begun_ms is not None
         if state.journal.ended is None:
             if self._giving_up.is_strict:
                 blame_all(state, self._giving_up)
@@ -176,7 +176,7 @@ class Coordinator:
             if not self._giving_up.is_strict:
                 begin_if_needed(state, self._blame)
                 decide_if_answered(state, self._blame)
-            begin_job(state, self._born_ms)
+            begin_job(state, self._begun_ms)
             self._begin_if_ready()
             if self._is_news():
                 self._replanner.look()

@@ -25,29 +25,29 @@ def next_deadline_ms(
     state: CoordinatorState,
     hangs: HangMonitor,
     giving_up: GivingUp,
-    born_ms: int | None,
+    begun_ms: int | None,
     now_ms: int,
 ) -> int:
-    if born_ms is None:
+    if begun_ms is None:
         return now_ms
-    found = [now_ms + LONGEST_MS, *giving_up.deadlines_ms(), *_deadlines(state, born_ms)]
+    found = [now_ms + LONGEST_MS, *giving_up.deadlines_ms(), *_deadlines(state, begun_ms)]
     if hangs.epoch or state.journal.last is not None:
         found.append(now_ms + CALM_MS)
     return max(now_ms + SHORTEST_MS, min(found))
 
 
-def _deadlines(state: CoordinatorState, born_ms: int) -> list[int]:
+def _deadlines(state: CoordinatorState, begun_ms: int) -> list[int]:
     settings = state.settings
     found = [since_ms + settings.settle_ms for since_ms in state.status.broken.values()]
     found += [since_ms + cut_off_ms(state) for since_ms in state.status.cut_off.values()]
     if state.round is not None:
         found.append(answer_deadline_ms(state, state.round))
     if state.journal.last is None:
-        found.append(born_ms + settings.start_ms)
+        found.append(begun_ms + settings.start_ms)
     after_ms = settings.settle_ms if state.status.broken else settings.lost_after_ms
     away = [state.roster.nodes[name] for name in state.roster.away]
     found += [node.lost_ms + after_ms for node in away if not node.is_dead]
-    found.append(born_ms + settings.lost_after_ms)
+    found.append(begun_ms + settings.lost_after_ms)
     found += entering_deadline_ms(state)
     if (at_ms := boundary_deadline_ms(state)) is not None:
         found.append(at_ms)

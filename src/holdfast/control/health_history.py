@@ -42,7 +42,7 @@ class HealthHistory:
         """By whether workers joined."""
         self._stalled_s: deque[float] = deque(maxlen=KEPT)
         self._changes_ms: deque[int] = deque(maxlen=KEPT)
-        self._born_ms: int | None = None
+        self._begun_ms: int | None = None
         self._key: object = None
         self._ordered: dict[int, int] = {}
         self.epoch = 0
@@ -56,8 +56,8 @@ class HealthHistory:
         """`key`: differs when health does; `missing`: of the job's own plan; `away`: of these,
         those whose node is away, which says nothing about how soon a process is back.
         """
-        if self._born_ms is None:
-            self._born_ms, self._key = now_ms, key
+        if self._begun_ms is None:
+            self._begun_ms, self._key = now_ms, key
         gone = dict.fromkeys(missing)
         self._away.update(dict.fromkeys(away))
         found = [name for name in self._missing if name not in gone]
@@ -119,7 +119,7 @@ class HealthHistory:
         gaps_ms = [after - before for before, after in pairwise(times_ms)]
         if len(gaps_ms) >= ENOUGH_GAPS:
             return max(median(gaps_ms), now_ms - times_ms[-1]) / 1000
-        begun_ms = self._born_ms if self._born_ms is not None else now_ms
+        begun_ms = self._begun_ms if self._begun_ms is not None else now_ms
         assumed_s = PRIOR_WEIGHT * self._settings.change_s
         seen_s = (now_ms - begun_ms) / 1000
         return (seen_s + assumed_s) / (len(times_ms) + PRIOR_WEIGHT)

@@ -20,7 +20,7 @@ from holdfast.plan.text import format_plan
 from holdfast.plan.workers import node_of
 
 
-def begin_job(state: CoordinatorState, born_ms: int) -> None:
+def begin_job(state: CoordinatorState, begun_ms: int) -> None:
     """The first order, when all workers are there that the job does not begin without, or as many
     as are needed, once the others cannot come any more or have had time enough.
     """
@@ -29,7 +29,7 @@ def begin_job(state: CoordinatorState, born_ms: int) -> None:
     if state.journal.stop is not None:
         stop_before_start(state)
         return
-    is_late = state.now_ms - born_ms >= state.settings.start_ms
+    is_late = state.now_ms - begun_ms >= state.settings.start_ms
     awaited = _awaited(state)
     if not is_late and not all(map(state.can_never_return, awaited)):
         return

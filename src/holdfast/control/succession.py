@@ -67,7 +67,7 @@ class Succession:
         stagger_ms = min(settings.stagger_ms * node_number, settings.max_stagger_ms)
         self._patience_ms = settings.patience_ms + stagger_ms
         self.term = 0
-        """The highest that was seen: no lower one is obeyed."""
+        """The highest that was seen: no lower one is followed."""
         self._missing_since_ms: int | None = now_ms
         self._not_before_ms = 0
         self._num_tries = 0
@@ -77,7 +77,7 @@ class Succession:
         return self._missing_since_ms is None
 
     def reached(self, term: int) -> bool:
-        """The agent is connected to a coordinator; False: it is one that it must not obey."""
+        """The agent is connected to a coordinator; False: it is one that it must not follow."""
         if term < self.term:
             return False
         self.term, self._missing_since_ms, self._num_tries = term, None, 0

@@ -1,4 +1,4 @@
-"""A job's progress in plain lines. For a terminal: `crew_view`."""
+"""A job's progress in plain lines. For a terminal: `live_progress`."""
 
 from collections.abc import Callable
 

@@ -8,7 +8,7 @@ import torch
 from holdfast.engine.groups import GroupBroken
 from holdfast.engine.transport.gloo import GlooConnection
 from holdfast.engine.transport.gloo_waiting import outcome, wait_for_collective, wait_for_message
-from support.live_groups import crew
+from support.live_groups import live_members
 
 pytestmark = pytest.mark.process  # real connections
 
@@ -107,7 +107,7 @@ STARTS = {
 @pytest.mark.parametrize("what", STARTS)
 def test_a_collective_that_a_peer_never_begins(what):
     """A worker that stops waits a while for what is under way, and not for ever."""
-    with crew(*PAIR, timeout_ms=60_000) as members:
+    with live_members(*PAIR, timeout_ms=60_000) as members:
         groups = members.make("shard", PAIR)
         alone = groups[PAIR[0]]
         STARTS[what](alone)
@@ -121,7 +121,7 @@ def test_a_collective_that_a_peer_never_begins(what):
 
 
 def test_a_scatter_can_be_asked_whether_it_has_ended():
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         groups = members.make("shard", PAIR)
         whole, parts = torch.arange(8.0), {name: torch.empty(4) for name in PAIR}
         pending = {name: groups[name].scatter_async(parts[name], whole) for name in PAIR}
@@ -140,7 +140,7 @@ def test_half_a_message(survivor):
 
     A busy machine may deliver the whole message before they close: then it is tried again.
     """
-    with crew(*PAIR, timeout_ms=60_000) as members:
+    with live_members(*PAIR, timeout_ms=60_000) as members:
         errors = (_error_of_the_one_left(members, survivor, f"link {k}") for k in range(20))
         assert "round 2" in next(filter(None, errors), "")
 

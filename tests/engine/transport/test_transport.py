@@ -8,7 +8,7 @@ from holdfast.engine.groups import GroupBroken, LiveGroup
 from holdfast.engine.transport.gloo import GlooConnection
 from holdfast.engine.transport.nccl import NcclConnection, prepare_process
 from holdfast.engine.transport.transport import LEFT_BEHIND
-from support.live_groups import crew
+from support.live_groups import live_members
 
 pytestmark = pytest.mark.process  # real connections
 
@@ -84,7 +84,7 @@ def test_an_operation_that_ends_after_its_group_was_given_up_is_broken():
 def test_groups_that_give_end_before_groups_that_take():
     """Else what was computed from half a message would still reach a peer."""
     order: list[int] = []
-    with crew(*PAIR) as members:
+    with live_members(*PAIR) as members:
         communicator = members.communicators[PAIR[0]]
         for gives in (2, 0, 1, 0):
             communicator._live.append(group(Scripted(gives, order)))

@@ -2,8 +2,8 @@ from random import Random
 
 import pytest
 
+from holdfast.sim.fuzz.fault_effects import FAULT_EFFECTS
 from holdfast.sim.fuzz.faults import KINDS, DrawnFault, FaultMix, Faults, draw_faults, draw_profile
-from holdfast.sim.fuzz.strikes import STRIKES
 from support.fuzz_worlds import at_version, make, until
 
 
@@ -11,10 +11,10 @@ from support.fuzz_worlds import at_version, make, until
 def test_every_kind_strikes_and_is_survived(kind):
     world = make(seed=2)
     faults = Faults(world, draw_faults(Random(5), FaultMix((kind,), 2, moments=("applied",)), 200))
-    until(world, lambda: world.clock.now_ms >= 400 or world.office.is_over)
+    until(world, lambda: world.clock.now_ms >= 400 or world.coordinator.is_over)
     faults.make_peace()
     if kind == "stop":
-        until(world, lambda: world.office.is_finished)
+        until(world, lambda: world.coordinator.is_finished)
     else:
         newest = max(worker.position.version for worker in world.workers.values())
         at_version(world, newest + 1)
@@ -43,4 +43,4 @@ def test_profiles_differ():
     assert any(profile.only_coordinator for profile in profiles)
     assert {kind for profile in profiles for kind in profile.kinds} == set(KINDS)
     drawn_apart = {"superseded", "superseded unseen"}
-    assert set(STRIKES) == {*KINDS, *drawn_apart}
+    assert set(FAULT_EFFECTS) == {*KINDS, *drawn_apart}

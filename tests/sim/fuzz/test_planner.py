@@ -23,7 +23,7 @@ def until_a_plan_is_wanted(world: World) -> None:
     is another question.
     """
     for factor in range(2, 30):
-        world.office.take(WorkerSlow("n0.g0", float(factor)))
+        world.coordinator.take(WorkerSlow("n0.g0", float(factor)))
         end_ms = world.clock.now_ms + 500
         until(world, lambda end_ms=end_ms: has_plan(world) or world.clock.now_ms >= end_ms)
         if has_plan(world):
@@ -67,7 +67,7 @@ def test_an_answer_to_no_question_changes_nothing():
     at_version(world, 2)
     plan = world.shape.plan
     number = world.journal.number
-    world.office.take(PlanAnswered(PlanAnswer(number=7, plan="nonsense")))
+    world.coordinator.take(PlanAnswered(PlanAnswer(number=7, plan="nonsense")))
     at_version(world, 4)
     assert (world.journal.number, world.journal.wanted) == (number, plan)
 

@@ -42,7 +42,7 @@ def test_without_the_fence_promises_are_broken(monkeypatch) -> None:
         if self._links.get(node) is link:
             for effect in self._coordinator.take(fact, self._world.clock.now_ms):
                 if isinstance(effect, Record):
-                    self._world.office.journal.append(effect.entry)
+                    self._world.coordinator.journal.append(effect.entry)
                     self._world.recorded(effect.entry)
                 else:
                     self._carry_out(effect)
@@ -53,10 +53,10 @@ def test_without_the_fence_promises_are_broken(monkeypatch) -> None:
 
 def test_training_goes_on_while_it_is_replaced() -> None:
     world = at_version(make(), 2)
-    world.office.replace({"n0": None})
+    world.coordinator.replace({"n0": None})
     at_version(world, 5)
     assert world.coverage["coordinators replaced"] == 1
     assert world.coverage.get("rounds", 0) == 0
-    world.office.end_replaced()
+    world.coordinator.end_replaced()
     at_version(world, 8)
     assert world.coverage.get("rounds", 0) == 0

@@ -26,7 +26,7 @@ def test_different_seeds_differ():
 def test_the_world_runs_the_code_of_real_jobs():
     plan = draw_run(3)
     world, _ = make_world(3, plan)
-    assert type(world.office.coordinator).__module__ == "holdfast.control.coordinator"
+    assert type(world.coordinator.machine).__module__ == "holdfast.control.coordinator"
     while world.clock.now_ms < plan.war_ms:
         world.clock.step()
     machines = [worker.machine for worker in world.workers.values()]

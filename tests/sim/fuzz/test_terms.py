@@ -37,7 +37,7 @@ def test_where_nothing_fails_the_first_coordinator_stays(num_nodes) -> None:
     world = world_of(num_nodes)
     pass_time(world, 60_000)
     assert len(world.coordinators) == 1
-    assert all(world.hosts[name].obeyed is world.coordinators[0] for name in world.nodes)
+    assert all(world.hosts[name].followed is world.coordinators[0] for name in world.nodes)
 
 
 def test_a_launcher_that_is_gone_is_replaced_within_five_seconds() -> None:
@@ -46,7 +46,7 @@ def test_a_launcher_that_is_gone_is_replaced_within_five_seconds() -> None:
     world.hosts[LAUNCHER].is_up = False
     pass_time(world, 5_000)
     assert [c.host for c in world.coordinators] == [LAUNCHER, "n0"]
-    assert all(world.hosts[name].obeyed is world.coordinators[1] for name in world.nodes)
+    assert all(world.hosts[name].followed is world.coordinators[1] for name in world.nodes)
 
 
 def test_a_launcher_that_is_cut_off_is_replaced_once() -> None:

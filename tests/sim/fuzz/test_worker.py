@@ -7,7 +7,7 @@ def test_a_frozen_worker_does_nothing_more():
     frozen = worker(world, "n0.g0")
     frozen.receive(Freeze(50, "test"))
     version = frozen.position.version
-    world.office.crash()
+    world.coordinator.crash()
     end_ms = world.clock.now_ms + 300
     until(world, lambda: world.clock.now_ms >= end_ms)
     assert frozen.position.version == version

@@ -33,7 +33,7 @@ def test_state_moves_at_a_change_of_plan():
     chains = (whole_route(stages[:2]), whole_route(stages[2:]))
     other = Plan(plan.units, stages, chains)
     world = at_version(make(plan=plan, other=other), 2)
-    world.office.take(PlanWanted(other, "swap"))
+    world.coordinator.take(PlanWanted(other, "swap"))
     until(world, lambda: world.coverage["changes entered by all"] > 0)
     assert world.coverage["moves"] > 0
     assert sorted(worker(world, "n0.g0").state) == [("block.1.w", row) for row in range(4)]

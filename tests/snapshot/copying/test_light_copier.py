@@ -18,7 +18,7 @@ from holdfast.snapshot.copying.light_copier import LightCopier
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.light_versions import LightVersions
 from holdfast.snapshot.share import OTHER_BYTES
-from support.kept_state import Crew, Hand, fill, make_slices
+from support.kept_state import KeptWorker, KeptWorkers, fill, make_slices
 from support.random_plans import make_units
 
 CONFIG = OptimizerConfig()
@@ -60,11 +60,11 @@ def train_plain(plan, num_steps, skipped=()):
     return states, gradients
 
 
-class LightHand(Hand):
+class LightKeptWorker(KeptWorker):
     """The node's process answers at once, unless it was killed."""
 
-    def __init__(self, crew, worker):
-        super().__init__(crew, worker)
+    def __init__(self, kept, worker):
+        super().__init__(kept, worker)
         self.given = []
         self.num_updates = 0
         self.snapshots._num_updates = lambda: self.num_updates
@@ -105,96 +105,96 @@ class LightHand(Hand):
 
 
 @pytest.fixture(params=PLANS)
-def crew(request, tmp_path):
-    crew = Crew(PLANS[request.param], tmp_path, mode="light")
-    crew.hands = {worker: LightHand(crew, worker) for worker in crew.plan.workers}
-    crew.enter()
-    yield crew
-    crew.close()
-    for hand in crew.hands.values():
-        hand.process.close()
+def kept(request, tmp_path):
+    kept = KeptWorkers(PLANS[request.param], tmp_path, mode="light")
+    kept.by_name = {worker: LightKeptWorker(kept, worker) for worker in kept.plan.workers}
+    kept.enter()
+    yield kept
+    kept.close()
+    for one in kept.by_name.values():
+        one.process.close()
 
 
-def first(crew):
-    return crew.hands[crew.plan.workers[0]]
+def first(kept):
+    return kept.by_name[kept.plan.workers[0]]
 
 
-def train(crew, last=NUM_STEPS, skipped=()):
-    states, gradients = train_plain(crew.plan, last, skipped)
+def train(kept, last=NUM_STEPS, skipped=()):
+    states, gradients = train_plain(kept.plan, last, skipped)
     for step in states:
         if step not in skipped:
-            for hand in crew.hands.values():
-                hand.train(step, states, gradients)
+            for one in kept.by_name.values():
+                one.train(step, states, gradients)
     return states
 
 
-def test_what_is_loaded_is_what_full_versions_have(crew):
-    states = train(crew)
-    assert first(crew).given == [(1, None), *((step, step - 1) for step in range(2, NUM_STEPS))]
+def test_what_is_loaded_is_what_full_versions_have(kept):
+    states = train(kept)
+    assert first(kept).given == [(1, None), *((step, step - 1) for step in range(2, NUM_STEPS))]
     for step in range(NUM_STEPS - 3, NUM_STEPS):
-        for worker in crew.plan.workers:
-            crew.load(crew.plan, worker, Version(step, 1), states[step])
+        for worker in kept.plan.workers:
+            kept.load(kept.plan, worker, Version(step, 1), states[step])
 
 
-def test_a_lost_nodes_state_is_computed_from_parity(crew):
-    states = train(crew)
-    crew.arenas["n0"].lose()
-    crew.load(crew.plan, crew.plan.workers[0], Version(NUM_STEPS - 1, 1), states[NUM_STEPS - 1])
+def test_a_lost_nodes_state_is_computed_from_parity(kept):
+    states = train(kept)
+    kept.arenas["n0"].lose()
+    kept.load(kept.plan, kept.plan.workers[0], Version(NUM_STEPS - 1, 1), states[NUM_STEPS - 1])
 
 
-def test_less_is_copied(crew):
-    train(crew)
-    base, *light = [cost.num_bytes - OTHER_BYTES for cost in first(crew).costs]
+def test_less_is_copied(kept):
+    train(kept)
+    base, *light = [cost.num_bytes - OTHER_BYTES for cost in first(kept).costs]
     assert light == [2 * base // 3] * (NUM_STEPS - 2)
 
 
-def test_an_update_that_was_skipped_is_no_gap(crew):
-    states = train(crew, skipped=(4,))
-    assert (5, 3) in first(crew).given
-    crew.load(crew.plan, crew.plan.workers[0], Version(7, 1), states[7])
+def test_an_update_that_was_skipped_is_no_gap(kept):
+    states = train(kept, skipped=(4,))
+    assert (5, 3) in first(kept).given
+    kept.load(kept.plan, kept.plan.workers[0], Version(7, 1), states[7])
 
 
-def test_an_update_that_was_not_given_needs_a_base(crew):
-    states, gradients = train_plain(crew.plan, 6)
-    for hand in crew.hands.values():
+def test_an_update_that_was_not_given_needs_a_base(kept):
+    states, gradients = train_plain(kept.plan, 6)
+    for one in kept.by_name.values():
         for step in states:
-            hand.snapshots.set_every(3 if step == 2 else 1)
-            hand.train(step, states, gradients)
-    assert first(crew).given == [(1, None), (3, None), (4, 3), (5, 4)]
-    crew.load(crew.plan, crew.plan.workers[0], Version(5, 1), states[5])
+            one.snapshots.set_every(3 if step == 2 else 1)
+            one.train(step, states, gradients)
+    assert first(kept).given == [(1, None), (3, None), (4, 3), (5, 4)]
+    kept.load(kept.plan, kept.plan.workers[0], Version(5, 1), states[5])
 
 
-def test_a_killed_process_gets_a_base_before_state_changes(crew):
-    for hand in crew.hands.values():
-        hand.dies_at = (3,)
-    states = train(crew)
-    assert first(crew).given[:5] == [(1, None), (2, 1), (3, 2), (4, None), (5, 4)]
+def test_a_killed_process_gets_a_base_before_state_changes(kept):
+    for one in kept.by_name.values():
+        one.dies_at = (3,)
+    states = train(kept)
+    assert first(kept).given[:5] == [(1, None), (2, 1), (3, 2), (4, None), (5, 4)]
     for step in (4, 5, 6, 7):
-        crew.load(crew.plan, crew.plan.workers[-1], Version(step, 1), states[step])
+        kept.load(kept.plan, kept.plan.workers[-1], Version(step, 1), states[step])
 
 
-def test_what_was_begun_when_the_process_died_is_given_again_as_a_base(crew):
+def test_what_was_begun_when_the_process_died_is_given_again_as_a_base(kept):
     """Its death is known only while the next version is copied."""
-    hand = first(crew)
+    one = first(kept)
     late = []
-    hand.snapshots.answered = lambda version, error: late.append((version, error))
-    states, gradients = train_plain(crew.plan, 4)
+    one.snapshots.answered = lambda version, error: late.append((version, error))
+    states, gradients = train_plain(kept.plan, 4)
     for step in (1, 2):
-        hand.train(step, states, gradients)
-    copier = hand.snapshots._copier
+        one.train(step, states, gradients)
+    copier = one.snapshots._copier
     assert isinstance(copier, LightCopier)
-    hand.kill_process()
-    del hand.snapshots.answered
+    one.kill_process()
+    del one.snapshots.answered
     copier.answered(late[0][0], "it was killed")
-    hand.train(3, states, gradients)
-    assert hand.given == [(1, None), (2, None)]
+    one.train(3, states, gradients)
+    assert one.given == [(1, None), (2, None)]
 
 
-def test_a_process_that_cannot_complete_anything_ends_the_snapshots_of_the_epoch(crew):
-    hand = first(crew)
-    hand.dies_at = range(100)
-    states, gradients = train_plain(crew.plan, 6)
+def test_a_process_that_cannot_complete_anything_ends_the_snapshots_of_the_epoch(kept):
+    one = first(kept)
+    one.dies_at = range(100)
+    states, gradients = train_plain(kept.plan, 6)
     for step in states:
-        hand.train(step, states, gradients)
-    assert hand.snapshots._copier is None
-    assert hand.given == [(1, None), (2, None)]
+        one.train(step, states, gradients)
+    assert one.snapshots._copier is None
+    assert one.given == [(1, None), (2, None)]

@@ -13,7 +13,7 @@ from holdfast.snapshot.disk.persister import Due, Persister
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.memory.arena import Arena
 from holdfast.snapshot.memory.job_memory import arena_files
-from support.kept_state import JOB, Crew
+from support.kept_state import JOB, KeptWorkers
 from support.random_plans import make_units
 from support.snapshots import check_wants, random_state, wants_for
 
@@ -23,12 +23,12 @@ LONG_S = 30.0
 
 
 @pytest.fixture
-def crew(tmp_path):
-    crew = Crew(PLAN, tmp_path)
-    crew.enter()
-    crew.train(STATES)
-    yield crew
-    crew.close()
+def kept(tmp_path):
+    kept = KeptWorkers(PLAN, tmp_path)
+    kept.enter()
+    kept.train(STATES)
+    yield kept
+    kept.close()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def attempts():
 
 
 @pytest.fixture
-def persisting(crew, tmp_path, attempts):
+def persisting(kept, tmp_path, attempts):
     done = threading.Event()
     root = tmp_path / "checkpoints"
 
@@ -65,22 +65,22 @@ def test_what_is_demanded_is_written_at_once(persisting, attempts):
     assert attempts[0].reason == "the job stops"
 
 
-def test_a_held_version_is_not_overwritten(crew, tmp_path):
+def test_a_held_version_is_not_overwritten(kept, tmp_path):
     writer = JobWriter(JOB, tmp_path, tmp_path)
     assert writer.hold(Version(2, 1))
-    crew.train(dict.fromkeys(range(5, 12), STATES[4]))
+    kept.train(dict.fromkeys(range(5, 12), STATES[4]))
     assert writer.write(Version(2, 1)).name == "step-2"
     writer.release()
 
 
-def test_a_version_that_is_held_again_is_held_all_the_while(crew, tmp_path, monkeypatch):
+def test_a_version_that_is_held_again_is_held_all_the_while(kept, tmp_path, monkeypatch):
     writer = JobWriter(JOB, tmp_path, tmp_path)
     assert writer.hold(Version(2, 1))
     monkeypatch.setattr(Arena, "unpin", lambda arena: pytest.fail(f"{arena.name} was let go"))
     assert writer.hold(Version(2, 1))
 
 
-def test_a_version_that_is_gone_is_not_held(crew, tmp_path):
+def test_a_version_that_is_gone_is_not_held(kept, tmp_path):
     writer = JobWriter(JOB, tmp_path, tmp_path)
     assert writer.hold(Version(3, 1))
     writer.release()
@@ -92,18 +92,18 @@ def test_a_version_that_is_gone_is_not_held(crew, tmp_path):
     writer.release()
 
 
-def test_a_version_that_is_gone(crew, tmp_path):
+def test_a_version_that_is_gone(kept, tmp_path):
     with pytest.raises(HoldfastError, match="not whole in memory any more"):
         JobWriter(JOB, tmp_path, tmp_path).write(Version(1, 7))
 
 
 @pytest.mark.slow
-def test_from_memory_to_disk_and_back_while_training_goes_on(crew, tmp_path):
+def test_from_memory_to_disk_and_back_while_training_goes_on(kept, tmp_path):
     root, attempts = tmp_path / "checkpoints", []
     writer = JobWriter(JOB, root, tmp_path)
     persister = Persister(writer, Due(every_steps=2), attempts.append, keep_latest_k=2, retry_s=0.0)
     for step in range(5, 13):
-        crew.train({step: random_state(PLAN, seed=step)})
+        kept.train({step: random_state(PLAN, seed=step)})
         persister.offer(Version(step - 1, 1))
         if step % 4 == 0:  # else the write runs beside the next steps
             assert persister.wait_idle(LONG_S)

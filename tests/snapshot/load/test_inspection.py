@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.plan.build import regular_plan
 from holdfast.snapshot.load.inspection import inspect_memory
-from support.kept_state import JOB, Crew
+from support.kept_state import JOB, KeptWorkers
 from support.random_plans import make_units
 from support.snapshots import random_state
 
@@ -12,16 +12,16 @@ PLAN = regular_plan(make_units(2), replicas=2, stages=2, micro_batches=2, device
 
 
 @pytest.fixture
-def crew(tmp_path):
+def kept(tmp_path):
     """A job of four nodes in the middle of training: every node owns arenas of its own."""
-    crew = Crew(PLAN, tmp_path)
-    crew.enter()
-    crew.train({step: random_state(PLAN, seed=step) for step in range(1, 5)})
-    yield crew
-    crew.close()
+    kept = KeptWorkers(PLAN, tmp_path)
+    kept.enter()
+    kept.train({step: random_state(PLAN, seed=step) for step in range(1, 5)})
+    yield kept
+    kept.close()
 
 
-def test_versions_of_a_running_job_are_complete(crew, tmp_path):
+def test_versions_of_a_running_job_are_complete(kept, tmp_path):
     found = inspect_memory(tmp_path, verify_bytes=True)
     assert not found.is_damaged
     newest = found.versions[0]
@@ -31,15 +31,15 @@ def test_versions_of_a_running_job_are_complete(crew, tmp_path):
     assert {line.node for line in found.arenas} == {"n0", "n1", "n2", "n3"}
 
 
-def test_a_lost_node_is_made_up_for_by_parity(crew, tmp_path):
-    crew.arenas["n1"].lose()
+def test_a_lost_node_is_made_up_for_by_parity(kept, tmp_path):
+    kept.arenas["n1"].lose()
     line = inspect_memory(tmp_path, verify_bytes=True).versions[0]
     assert (line.is_complete, line.is_degraded) == (True, True)
 
 
-def test_two_nodes_that_hold_the_same_are_too_many(crew, tmp_path):
+def test_two_nodes_that_hold_the_same_are_too_many(kept, tmp_path):
     for node in ("n0", "n2"):
-        crew.arenas[node].lose()
+        kept.arenas[node].lose()
     line = inspect_memory(tmp_path, verify_bytes=False).versions[0]
     assert (line.step, line.is_complete) == (3, False)
     assert "no node has" in line.reason

@@ -23,7 +23,7 @@ class CoordinatorFinder(Protocol):
         """None: it is not known where one is."""
 
     def connected(self, term: int) -> bool:
-        """False: it must not be obeyed."""
+        """False: it must not be followed."""
 
     def lost(self) -> None:
         """The connection ended, or could not be made."""

@@ -88,7 +88,7 @@ class SimulatedAgent:
             return
         if self.connection is not None and self.connection.is_open:
             return
-        if self.is_cut_off or not self.world.office.is_up:
+        if self.is_cut_off or not self.world.coordinator.is_up:
             self.world.clock.after(self.world.rng.randint(10, 40), self._connect, life)
             return
         link = SimulatedConnection(self.world.clock, self.world.rng, self.world.pace.network_ms)
@@ -101,7 +101,7 @@ class SimulatedAgent:
             workers=tuple(self.states.values()),
             arenas=self.held(),
         )
-        self.world.office.expect(self.node, link)
+        self.world.coordinator.expect(self.node, link)
         self._tell(hello)
         for fact in self.unrecorded:
             self._tell(fact)
@@ -109,14 +109,14 @@ class SimulatedAgent:
     def disconnect(self) -> None:
         if self.connection is not None and self.connection.is_open:
             self.connection.close()
-            self.world.office.lost(self.node, self.connection)
+            self.world.coordinator.lost(self.node, self.connection)
         self.connection = None
         self.world.clock.after(self.world.rng.randint(5, 30), self._connect, self.life)
 
     def _tell(self, fact: Fact) -> None:
         if self.connection is not None:
             link = self.connection
-            link.send(1, lambda f: self.world.office.hear(self.node, link, f), fact)
+            link.send(1, lambda f: self.world.coordinator.hear(self.node, link, f), fact)
 
     def told(self, effect: Any) -> None:
         """From the coordinator."""
@@ -305,7 +305,7 @@ class SimulatedAgent:
         self.unrecorded = []
         if self.connection is not None and self.connection.is_open:
             self.connection.close()
-            self.world.office.lost(self.node, self.connection)
+            self.world.coordinator.lost(self.node, self.connection)
         self.connection = None
 
     def boot(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.sim.fuzz.strikes import STRIKES
+from holdfast.sim.fuzz.fault_effects import FAULT_EFFECTS
 
 if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
@@ -143,7 +143,7 @@ class Faults:
 
     def _strike(self, fault: DrawnFault, worker: "Worker | None") -> None:
         if not self.is_peace:
-            STRIKES[fault.kind](self.world, Random(fault.seed), worker)
+            FAULT_EFFECTS[fault.kind](self.world, Random(fault.seed), worker)
 
     def make_peace(self) -> None:
         self.is_peace = True
@@ -151,8 +151,8 @@ class Faults:
         world.is_peace = True
         world.clock.note("peace")
         world.cuts.clear()
-        world.office.make_reliable()
-        world.office.open()
+        world.coordinator.make_reliable()
+        world.coordinator.open()
         for agent in world.agents.values():
             agent.is_cut_off = False
             agent.boot()

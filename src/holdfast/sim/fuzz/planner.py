@@ -39,7 +39,7 @@ class SimulatedPlanner:
         worker, factor = rng.choice(names), rng.choice((1.0, 2.0, 3.0))
         if not world.is_peace:
             world.count("slow workers", int(factor > 1))
-            world.office.take(WorkerSlow(worker, factor))
+            world.coordinator.take(WorkerSlow(worker, factor))
 
     def ask(self, question: PlanQuestion) -> None:
         rng, clock = self._rng, self._world.clock
@@ -87,4 +87,4 @@ class SimulatedPlanner:
         return parse_plan(question.now)
 
     def _say(self, answer: PlanAnswer) -> None:
-        self._world.office.take(PlanAnswered(answer))
+        self._world.coordinator.take(PlanAnswered(answer))

@@ -32,7 +32,7 @@ class ReplacedCoordinator:
     def __init__(
         self, world: "World", coordinator: Coordinator, links: dict[str, SimulatedConnection]
     ) -> None:
-        """`links`: to agents that still obey it."""
+        """`links`: to agents that still follow it."""
         self._world, self._coordinator, self._links = world, coordinator, links
         self._is_done = False
         """It has done something since: before the next time it looks."""

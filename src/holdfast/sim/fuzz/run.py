@@ -175,7 +175,7 @@ def run_plan(seed: int, plan: RunPlan, *, extra: tuple[Checker, ...] = ()) -> Fu
         broken = Broken(seed, "invariant", str(error), tuple(world.clock.trace))
     except Exception as error:  # of the machine, or of a world that it has put into disorder
         broken = Broken(seed, "exception", repr(error), tuple(world.clock.trace))
-    world.count("failed for lack of a snapshot", int(bool(world.office.failed)))
+    world.count("failed for lack of a snapshot", int(bool(world.coordinator.failed)))
     clock = world.clock
     coverage = dict(sorted(world.coverage.items()))
     return FuzzRun(seed, clock.num_events, clock.digest, coverage, broken)
@@ -199,7 +199,7 @@ def make_world(seed: int, plan: RunPlan, extra: tuple[Checker, ...] = ()) -> tup
     random = QuickRandom(~seed)
     world = World(random, plan.shape, plan.settings, plan.delays, checkers, seed ^ REPLANNING)
     world.prolong(plan.war_ms)
-    world.office.open()
+    world.coordinator.open()
     if plan.absent:
         _begin_without(world, plan.absent, Random(seed ^ GATHERING))
     return world, Faults(world, plan.faults)
@@ -210,11 +210,11 @@ def _begin_without(world: World, nodes: tuple[str, ...], rng: Random) -> None:
     for node in nodes:
         world.agents[node].is_alive = False
         world.clock.after(rng.randint(20, 600), world.agents[node].boot)
-    world.office.take(NodesAbsent(nodes))
+    world.coordinator.take(NodesAbsent(nodes))
 
 
 def _war(world: World) -> None:
-    while world.clock.now_ms < world.war_until_ms and not world.office.is_over:
+    while world.clock.now_ms < world.war_until_ms and not world.coordinator.is_over:
         world.clock.step()
 
 
@@ -223,7 +223,7 @@ def _peace(world: World) -> None:
     for before is not asked for again.
     """
     begun_ms, first = world.clock.now_ms, -1 if world.journal.stop is None else -2
-    while world.clock.now_ms - begun_ms < PEACE_MS and not world.office.is_over:
+    while world.clock.now_ms - begun_ms < PEACE_MS and not world.coordinator.is_over:
         world.clock.step()
         last = world.journal.last
         seated = world.members_alive(last) if last is not None and first > -2 else []
@@ -233,5 +233,5 @@ def _peace(world: World) -> None:
         if first < 0 and len(seated) == len(last.incarnations):
             first = version
         elif first >= 0 and version >= first + STEPS_IN_PEACE:
-            world.office.take(StopWanted("enough"))
+            world.coordinator.take(StopWanted("enough"))
             first = -2

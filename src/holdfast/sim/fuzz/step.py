@@ -57,7 +57,7 @@ class Step:
         return self.worker.step is self and not self.worker.position.is_stopped
 
     def begin(self) -> None:
-        self.world.board.join(self)
+        self.world.passed_messages.join(self)
         for slot in self.slots:
             if not self._open[slot]:
                 self._reduce(slot)
@@ -87,8 +87,8 @@ class Step:
 
     def _is_free(self, passage: Passage) -> bool:
         if not passage.is_free:
-            board = self.world.board
-            passage.is_free = board.is_free(self, passage.micro_batch, passage.place)
+            passed = self.world.passed_messages
+            passage.is_free = passed.is_free(self, passage.micro_batch, passage.place)
         return passage.is_free
 
     def _go_back(self, passage: Passage) -> None:
@@ -105,7 +105,7 @@ class Step:
             self.worker.sums.setdefault(addend, []).append(micro_batch)
         self.worker.position.record.added(unit, micro_batch, addends)
         if not passage.units:
-            self.world.board.passed(self, micro_batch, passage.place)
+            self.world.passed_messages.passed(self, micro_batch, passage.place)
         for slot in self.slots:
             if unit in self.base.adders[slot]:
                 self._open[slot] -= 1

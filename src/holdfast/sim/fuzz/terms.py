@@ -55,7 +55,7 @@ class _Host:
         self.slow_ms = 0
         """How long what it sees there is old."""
         self.succession: Succession | None = None
-        self.obeyed: _Coordinator | None = None
+        self.followed: _Coordinator | None = None
         self.heard_ms = 0
         self.seen_term = 0
         self.looked_ms = 0
@@ -83,7 +83,7 @@ class TermsWorld:
         self._take_term(self.hosts[LAUNCHER], 0)
 
     def _boot(self, host: _Host) -> None:
-        host.is_up, host.obeyed, host.seen_term = True, None, 0
+        host.is_up, host.followed, host.seen_term = True, None, 0
         number = self.nodes.index(host.name)
         host.succession = Succession(number, len(self.nodes), self.now_ms)
 
@@ -135,7 +135,7 @@ class TermsWorld:
         self.journal.append(coordinator.term)
         coordinator.number += 1
         if self.now_ms % LIFE_MS == 0:
-            heard = sum(host.obeyed is coordinator for host in self.hosts.values())
+            heard = sum(host.followed is coordinator for host in self.hosts.values())
             self._life = (coordinator.term, self._life[1] + 1, heard)
 
     def _look(self, host: _Host) -> None:
@@ -148,7 +148,7 @@ class TermsWorld:
                 host.life = (self._life[1], self.now_ms)
             machine = host.succession
             if machine is not None and machine.saw_term(host.seen_term, self.now_ms):
-                host.obeyed = None
+                host.followed = None
 
     def _follow(self, host: _Host, succession: Succession) -> None:
         self._keep_connected(host, succession)
@@ -159,21 +159,23 @@ class TermsWorld:
                 self._take_term(host, succession.term)
 
     def _keep_connected(self, host: _Host, succession: Succession) -> None:
-        obeyed = host.obeyed
-        if obeyed is not None:
-            if obeyed.term < succession.term:
-                raise Violation(NAME, f"{host.name} obeys {obeyed.term} after {succession.term}")
-            is_near = self.reaches(host.name, obeyed.host)
-            if is_near and obeyed.is_alive:
+        followed = host.followed
+        if followed is not None:
+            if followed.term < succession.term:
+                raise Violation(
+                    NAME, f"{host.name} follows {followed.term} after {succession.term}"
+                )
+            is_near = self.reaches(host.name, followed.host)
+            if is_near and followed.is_alive:
                 host.heard_ms = self.now_ms
-            if (is_near and not obeyed.is_alive) or self.now_ms - host.heard_ms >= UNHEARD_MS:
-                host.obeyed = None
-            if host.obeyed is None:
+            if (is_near and not followed.is_alive) or self.now_ms - host.heard_ms >= UNHEARD_MS:
+                host.followed = None
+            if host.followed is None:
                 succession.missed(self.now_ms)
             return
         found = self._listening(host)
         if found is not None and succession.reached(found.term):
-            host.obeyed, host.heard_ms = found, self.now_ms
+            host.followed, host.heard_ms = found, self.now_ms
         else:
             succession.missed(self.now_ms)
 
@@ -262,16 +264,16 @@ def run_terms(seed: int) -> TermsRun:
 
 
 def _come_to_rest(world: TermsWorld) -> None:
-    """One coordinator, obeyed by all, and no other for a while."""
+    """One coordinator, followed by all, and no other for a while."""
     end_ms, calm_ms, newest = world.now_ms + PEACE_MS, 0, 0
     while calm_ms < CALM_MS:
         if world.now_ms >= end_ms:
-            obeyed = [world.hosts[name].obeyed for name in world.nodes]
-            terms = [0 if one is None else one.term for one in obeyed]
-            raise Violation(NAME, f"agents obey the terms {terms} in peace, of {newest}")
+            followed = [world.hosts[name].followed for name in world.nodes]
+            terms = [0 if one is None else one.term for one in followed]
+            raise Violation(NAME, f"agents follow the terms {terms} in peace, of {newest}")
         world.tick()
         is_calm = world.coordinators[-1].term == newest and all(
-            world.hosts[name].obeyed is world.coordinators[-1] for name in world.nodes
+            world.hosts[name].followed is world.coordinators[-1] for name in world.nodes
         )
         calm_ms = calm_ms + TICK_MS if is_calm else 0
         newest = world.coordinators[-1].term

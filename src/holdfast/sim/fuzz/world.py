@@ -21,13 +21,13 @@ from holdfast.control.snapshots.messages import Unloadable
 from holdfast.control.worker_reports import ChangeReport, RecoveryReport, RestoreReport, StepReport
 from holdfast.plan.workers import node_of
 from holdfast.sim.fuzz.agent import SimulatedAgent
-from holdfast.sim.fuzz.board import Board
 from holdfast.sim.fuzz.clock import Clock
 from holdfast.sim.fuzz.collectives import Collective
+from holdfast.sim.fuzz.coordinator_process import CoordinatorProcess
 from holdfast.sim.fuzz.disk import CheckpointDisk
 from holdfast.sim.fuzz.layout import Element, SymbolicLayout, moves_between, symbolic_layout
 from holdfast.sim.fuzz.memory import ArenaContent, ElementValues, PlanMemory, loadable
-from holdfast.sim.fuzz.office import Office
+from holdfast.sim.fuzz.passed_messages import PassedMessages
 from holdfast.sim.fuzz.planner import SimulatedPlanner
 from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.shapes import JobShape
@@ -67,7 +67,7 @@ class World:
         self.rng, self.shape, self.settings, self.pace = rng, shape, settings, pace
         self.clock = Clock()
         self.values = Values()
-        self.board = Board()
+        self.passed_messages = PassedMessages()
         self.coverage: Counter[str] = Counter()
         self.workers: dict[Member, Worker] = {}
         self.losses: dict[float, tuple[int, ...]] = {}
@@ -94,7 +94,7 @@ class World:
         """By the digest of a plan."""
         self._memories: dict[int, PlanMemory] = {}
         self.planner = SimulatedPlanner(self, planner_seed)
-        self.office = Office(self, settings)
+        self.coordinator = CoordinatorProcess(self, settings)
         self.agents = {
             node: SimulatedAgent(self, node, places) for node, places in shape.places.items()
         }
@@ -130,7 +130,7 @@ class World:
 
     def newest_known(self) -> int | None:
         """The newest whole version that the coordinator was told of, as the world judges it."""
-        return self.office.known.newest(self.journal)
+        return self.coordinator.known.newest(self.journal)
 
     def memory(self, epoch: int) -> PlanMemory:
         """The arenas under the plan of an epoch."""
@@ -187,7 +187,7 @@ class World:
     @property
     def is_through(self) -> bool:
         """Is the job done?"""
-        return self.office.is_finished
+        return self.coordinator.is_finished
 
     def sent(self, message: WorkerMessage) -> None:
         for checker in self.checkers:

@@ -6,9 +6,9 @@ from support.mutants import plant
 
 def restarted(**options):
     world = at_version(make(CoordinatorLoss(True), **options), 3)
-    world.office.crash()
+    world.coordinator.crash()
     at_version(world, 5)
-    world.office.open()
+    world.coordinator.open()
     return world
 
 

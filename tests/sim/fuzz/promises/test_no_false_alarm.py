@@ -31,4 +31,4 @@ def test_a_worker_that_goes_on_in_time_stays():
     until(world, lambda: world.clock.now_ms >= end_ms)
     stopped.resume()
     at_version(world, stopped.position.version + 10)
-    assert not [e for e in world.office.journal if isinstance(e, Fenced)]
+    assert not [e for e in world.coordinator.journal if isinstance(e, Fenced)]

@@ -21,7 +21,7 @@ def suspected_alone(**options):
     until(world, lambda: bool(world.agents["n0"].arenas))
     world.agents["n0"].is_cut_off = True
     world.agents["n0"].disconnect()
-    world.office.take(WorkerHung(worker(world, "n0.g0").member, "a false alarm"))
+    world.coordinator.take(WorkerHung(worker(world, "n0.g0").member, "a false alarm"))
     return world
 
 
@@ -62,7 +62,7 @@ def test_a_fenced_worker_may_end_the_step_in_flight_after_a_rollback():
     until(world, lambda: world.clock.now_ms > apply_ms)
     world.agents["n0"].is_cut_off = True
     world.agents["n0"].disconnect()
-    world.office.take(WorkerHung(hung.member, "it makes no progress"))
+    world.coordinator.take(WorkerHung(hung.member, "it makes no progress"))
     world.kill(worker(world, "n2.g0"), "SIGKILL")
     until(world, lambda: world.coverage["restores"] == 1)
     assert world.is_fenced(hung)

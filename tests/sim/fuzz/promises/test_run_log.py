@@ -14,8 +14,8 @@ def run_to_the_end(*names):
     for name in names:
         world.kill(worker(world, name), "SIGKILL")
     at_version(world, 10)
-    world.office.take(StopWanted("enough"))
-    until(world, lambda: world.office.is_finished)
+    world.coordinator.take(StopWanted("enough"))
+    until(world, lambda: world.coordinator.is_finished)
     for checker in world.checkers:
         checker.finished(world)
     return world
@@ -24,7 +24,7 @@ def run_to_the_end(*names):
 @pytest.mark.parametrize("names", [(), ("n0.g0",), ("n0.g0", "n2.g0")])
 def test_every_step_is_logged(names):
     world = run_to_the_end(*names)
-    assert world.office.recorded.next_step == world.journal.ended.version
+    assert world.coordinator.recorded.next_step == world.journal.ended.version
 
 
 def test_an_epoch_that_never_begins_in_it_is_seen(monkeypatch):
@@ -62,13 +62,13 @@ def test_steps_whose_reports_went_with_their_node_are_passed_over():
     change = world.journal.outstanding
     both = ("n0.g0", "n1.g0")
     until(world, lambda: all(worker(world, name).position.pending for name in both))
-    world.office.crash()
-    logged = world.office.recorded.next_step
+    world.coordinator.crash()
+    logged = world.coordinator.recorded.next_step
     until(world, lambda: all(worker(world, n).position.epoch == change.number for n in both))
     first = worker(world, "n0.g0").position.version
     assert first > logged
     until(world, lambda: worker(world, "n0.g0").position.version > first + 2)
     world.agents["n1"].crash()
-    world.office.open()
+    world.coordinator.open()
     at_version(world, first + 8)
-    assert world.office.recorded.next_step > first
+    assert world.coordinator.recorded.next_step > first

@@ -33,7 +33,7 @@ def test_who_leaves_may_end_its_last_step_late():
             member.is_paused = True
 
     world.listeners.append(hold)
-    world.office.take(PlanWanted(without_workers(plan, ["n1.g0"])[0], "smaller"))
+    world.coordinator.take(PlanWanted(without_workers(plan, ["n1.g0"])[0], "smaller"))
     assert broken_promise(world, 12) == ""
     left, stays = worker(world, "n1.g0").position, worker(world, "n0.g0").position
     assert (left.epoch, stays.epoch) == (1, 2)

@@ -51,7 +51,7 @@ class CoordinatorLoss(Checker):
 
     def reopened(self, world: "World", coordinator: Coordinator) -> None:
         """Entries survive being written and read."""
-        entries = world.office.journal
+        entries = world.coordinator.journal
         text = msgspec.json.encode(entries)
         world.require(
             NAME,

@@ -27,7 +27,7 @@ class OneHistory(Checker):
         version = Version(order.version, order.agreed_in)
         world.require(
             NAME,
-            world.office.known.is_whole(version),
+            world.coordinator.known.is_whole(version),
             f"order {order.number} restores version {order.version}, which is not whole",
         )
 

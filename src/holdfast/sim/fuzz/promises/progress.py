@@ -14,9 +14,9 @@ NAME = "P5"
 
 class ProgressChecker(Checker):
     def finished(self, world: "World") -> None:
-        if world.office.failed:
+        if world.coordinator.failed:
             is_hopeless = world.newest_known() is None
-            world.require(NAME, is_hopeless, f"gave up with a snapshot: {world.office.failed}")
+            world.require(NAME, is_hopeless, f"gave up with a snapshot: {world.coordinator.failed}")
             return
         where = ", ".join(
             f"{w} e{w.position.epoch} v{w.position.version}"

@@ -32,7 +32,7 @@ class CompleteRunLog(Checker):
         is_next = step == self._next or self._next < step <= self._final
         world.require(NAME, is_next, f"step {step} is logged, {self._next} is next")
         for passed in range(self._next, step):
-            is_known = (passed, world.journal.epoch_of_step(passed)) in world.office.told_steps
+            is_known = (passed, world.journal.epoch_of_step(passed)) in world.coordinator.told_steps
             world.require(
                 NAME, not is_known, f"step {step} is logged, {passed} is known and is not"
             )

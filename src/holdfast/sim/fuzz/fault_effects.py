@@ -1,7 +1,7 @@
 """The kinds of faults: what each of them does to a world.
 
-A strike gets the world, a random source of its own, and the worker that something just happened to,
-if the fault lay in wait for that.
+An effect gets the world, a random source of its own, and the worker that something just happened
+to, if the fault lay in wait for that.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.sim.fuzz.worker import Worker
     from holdfast.sim.fuzz.world import World
 
-Strike = Callable[["World", Random, "Worker | None"], None]
+FaultEffect = Callable[["World", Random, "Worker | None"], None]
 
 
 def _victim(world: "World", rng: Random, worker: "Worker | None") -> "Worker | None":
@@ -52,27 +52,27 @@ def _crash_node(world: "World", rng: Random, worker: "Worker | None") -> None:
 def _tell_if_down(world: "World", node: str, life: int, dead: NodeDead) -> None:
     agent = world.agents[node]
     if not agent.is_alive and agent.life == life:
-        world.office.take(dead)
+        world.coordinator.take(dead)
 
 
 def _crash_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
     """Between any two of its effects."""
-    office = world.office
-    if office.is_up and office.crash_after < 0:
-        office.crash_after = rng.randint(0, 12)
+    coordinator = world.coordinator
+    if coordinator.is_up and coordinator.crash_after < 0:
+        coordinator.crash_after = rng.randint(0, 12)
         world.clock.after(rng.randint(20, 300), _replace_coordinator, world, rng)
 
 
 def _replace_coordinator(world: "World", rng: Random) -> None:
     if world.is_peace:
         return
-    if world.office.is_up:
-        world.office.crash()
-    world.clock.after(rng.randint(10, 150), world.office.open)
+    if world.coordinator.is_up:
+        world.coordinator.crash()
+    world.clock.after(rng.randint(10, 150), world.coordinator.open)
 
 
 def _supersede_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
-    """Some agents see its successor a moment later, and obey the one that they know."""
+    """Some agents see its successor a moment later, and follow the one that they know."""
     _supersede(world, rng, 150)
 
 
@@ -83,15 +83,15 @@ def _supersede_unseen(world: "World", rng: Random, _: "Worker | None") -> None:
 
 def _supersede(world: "World", rng: Random, most_ms: int) -> None:
     keeps = {node: None for node in world.agents if rng.random() < 0.5}
-    world.office.replace(keeps)
-    world.clock.after(rng.randint(20, most_ms), world.office.end_replaced)
+    world.coordinator.replace(keeps)
+    world.clock.after(rng.randint(20, most_ms), world.coordinator.end_replaced)
 
 
 def _fail_disk(world: "World", rng: Random, _: "Worker | None") -> None:
     """The next entry of the journal cannot be written: the process ends, a successor comes."""
-    office = world.office
-    if office.is_up:
-        office.successor_ms = rng.randint(10, 150)
+    coordinator = world.coordinator
+    if coordinator.is_up:
+        coordinator.successor_ms = rng.randint(10, 150)
 
 
 def _cut_off(world: "World", rng: Random, worker: "Worker | None") -> None:
@@ -179,7 +179,7 @@ def _pause_all(world: "World", rng: Random, _: "Worker | None") -> None:
 
 def _accuse(world: "World", victim: "Worker", reason: str) -> None:
     if not world.is_peace and victim.is_alive and (victim.is_paused or reason == FALSE_ALARM):
-        world.office.take(WorkerHung(victim.member, reason))
+        world.coordinator.take(WorkerHung(victim.member, reason))
 
 
 FALSE_ALARM = "a false alarm"
@@ -200,14 +200,14 @@ def _false_verdict(world: "World", rng: Random, worker: "Worker | None") -> None
 
 
 def _want_plan(world: "World", rng: Random, _: "Worker | None") -> None:
-    office, home = world.office, world.journal.home
+    coordinator, home = world.coordinator, world.journal.home
     plans = (world.shape.plan, world.shape.other)
-    if office.is_up and home in plans:
+    if coordinator.is_up and home in plans:
         world.count("plans wanted")
         newest = max((w.position.version for w in world.workers.values()), default=0)
         at_step = newest + rng.randint(1, 6) if rng.random() < 0.3 else 0
         plan = plans[1] if home == plans[0] else plans[0]
-        office.take(PlanWanted(plan, "another plan", at_step))
+        coordinator.take(PlanWanted(plan, "another plan", at_step))
 
 
 def _damage_snapshots(world: "World", rng: Random, worker: "Worker | None") -> None:
@@ -282,12 +282,12 @@ def _fail_checkpoints(world: "World", rng: Random, _: "Worker | None") -> None:
 
 
 def _stop(world: "World", rng: Random, _: "Worker | None") -> None:
-    if world.office.is_up:
+    if world.coordinator.is_up:
         world.count("stops asked for")
-        world.office.take(StopWanted("asked to"))
+        world.coordinator.take(StopWanted("asked to"))
 
 
-STRIKES: dict[str, Strike] = {
+FAULT_EFFECTS: dict[str, FaultEffect] = {
     "worker": _crash_worker,
     "node": _crash_node,
     "coordinator": _crash_coordinator,

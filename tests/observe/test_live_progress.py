@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from holdfast.observe.crew_view import CrewView, LiveCrew
 from holdfast.observe.events import ProtectionChanged, WorkersReady
+from holdfast.observe.live_progress import LiveProgress, WorkersView
 from holdfast.plan.build import regular_plan
 from support.job_events import CHANGED, RECOVERED, STARTED, step
 from support.random_plans import make_units
@@ -25,14 +25,14 @@ def drawn(view, width=100):
 
 
 def view_of(*events, plan=PLAN):
-    view = CrewView(plan)
+    view = WorkersView(plan)
     for event in events:
         view.update(event)
     return view
 
 
 def test_which_workers_are_there_and_where_the_job_is():
-    assert drawn(CrewView(PLAN)).count("starting") == 4
+    assert drawn(WorkersView(PLAN)).count("starting") == 4
     text = drawn(view_of(STARTED, READY, step(3, 0.1, 2.5)))
     assert "step 4/5 [####" in text
     assert "loss 2.5000" in text
@@ -67,7 +67,7 @@ def test_a_worker_that_the_plan_did_not_know():
 
 def test_lines_stay_above():
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    with LiveCrew(console, PLAN) as live:
+    with LiveProgress(console, PLAN) as live:
         for event in (STARTED, READY, RECOVERED, step(3, 0.1)):
             live(event)
     text = console.file.getvalue()

@@ -40,7 +40,7 @@ CELL_WIDTH = 17
 MAX_NAMES = 6
 
 
-class CrewView:
+class WorkersView:
     """What is known of a job; `render` draws it."""
 
     def __init__(self, plan: Plan) -> None:
@@ -140,11 +140,11 @@ _STYLES = {
 }
 
 
-class LiveCrew:
+class LiveProgress:
     """The view, kept up to date: for a terminal."""
 
     def __init__(self, console: Console, plan: Plan, *, is_verbose: bool = False) -> None:
-        self._console, self._view = console, CrewView(plan)
+        self._console, self._view = console, WorkersView(plan)
         self._lines = ScreenLines(is_verbose=is_verbose)
         self._live = Live(
             self._view.render(console.width), console=console, refresh_per_second=10, transient=True
@@ -156,7 +156,7 @@ class LiveCrew:
         if line := self._lines.line(event):
             self._console.print(Text(line, style=_STYLES.get(type(event), "")))
 
-    def __enter__(self) -> "LiveCrew":
+    def __enter__(self) -> "LiveProgress":
         self._live.start()
         return self
 

@@ -4,21 +4,21 @@ from support.fuzz_worlds import at_version, make, until, worker
 
 def test_it_crashes_between_two_effects_and_knows_what_it_wrote():
     world = at_version(make(), 2)
-    world.office.crash_after = 1
+    world.coordinator.crash_after = 1
     world.kill(worker(world, "n0.g0"), "SIGKILL")
-    until(world, lambda: not world.office.is_up)
-    assert not [e for e in world.office.journal if isinstance(e, Ordered) and e.step > 0]
-    world.office.open()
+    until(world, lambda: not world.coordinator.is_up)
+    assert not [e for e in world.coordinator.journal if isinstance(e, Ordered) and e.step > 0]
+    world.coordinator.open()
     at_version(world, 6)
-    terms = [entry.term for entry in world.office.journal if isinstance(entry, TermBegun)]
+    terms = [entry.term for entry in world.coordinator.journal if isinstance(entry, TermBegun)]
     assert terms == [1, 2]
 
 
 def test_training_goes_on_without_it():
     world = at_version(make(), 2)
-    world.office.crash()
+    world.coordinator.crash()
     at_version(world, 8)
-    assert not world.office.is_up
+    assert not world.coordinator.is_up
     assert world.coverage["rounds"] == 0
 
 
@@ -36,11 +36,11 @@ def test_an_old_connection_is_not_heard_any_more():
 
 def test_a_disk_error_ends_it_before_anything_is_sent_and_a_successor_comes():
     world = at_version(make(), 2)
-    world.office.successor_ms = 30
-    written = len(world.office.journal)
+    world.coordinator.successor_ms = 30
+    written = len(world.coordinator.journal)
     world.kill(worker(world, "n0.g0"), "SIGKILL")
-    until(world, lambda: not world.office.is_up)
-    assert len(world.office.journal) == written
+    until(world, lambda: not world.coordinator.is_up)
+    assert len(world.coordinator.journal) == written
     assert world.coverage["disk errors"] == 1
     at_version(world, 6)
     assert world.coverage["recoveries"] == 1

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 StepUnit = tuple[int, int]
 
 
-class Board:
+class PassedMessages:
     def __init__(self) -> None:
         self._passed: dict[tuple[int, int, int, int], int] = {}
         self._steps: dict[StepUnit, list[Step]] = {}

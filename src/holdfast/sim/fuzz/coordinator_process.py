@@ -49,7 +49,7 @@ QUIET = (Tick, Beat, WorkerTold, NodeHolds)
 """Facts that are too many for the trace."""
 
 
-class Office:
+class CoordinatorProcess:
     def __init__(self, world: "World", settings: ControlSettings) -> None:
         self.world = world
         self.settings = settings
@@ -61,7 +61,7 @@ class Office:
         """Not 0: the next entry cannot be written, and so long until the successor is there."""
         self.failed = ""
         self.is_finished = False
-        self.coordinator: Coordinator | None = None
+        self.machine: Coordinator | None = None
         self.recorded = Recorded(next_step=settings.first_step)
         """How far the run log goes."""
         self.told_steps: dict[tuple[int, int], None] = {}
@@ -82,10 +82,10 @@ class Office:
             return
         self.is_up = True
         self._life += 1
-        self.coordinator = Coordinator(self.settings, list(self.journal), self.recorded)
+        self.machine = Coordinator(self.settings, list(self.journal), self.recorded)
         self.known = KnownMemory(self.world.memories)
         self.told_steps.clear()
-        self.world.reopened(self.coordinator)
+        self.world.reopened(self.machine)
         self._deadline_ms = self._wakes_ms = self.world.clock.now_ms
         self._find_checkpoints()
         self._wake(self._life, self._wakes_ms)
@@ -110,12 +110,12 @@ class Office:
         """
         if not self.is_up or self.crash_after >= 0 or self.successor_ms:
             return
-        assert self.coordinator is not None
+        assert self.machine is not None
         self.world.count("coordinators replaced")
         self.world.clock.note(f"coordinator is replaced, but for {', '.join(keeps) or 'none'}")
         links, self._links = self._links, {}
         kept = {node: link for node, link in links.items() if node in keeps and link.is_open}
-        self._replaced.append(ReplacedCoordinator(self.world, self.coordinator, kept))
+        self._replaced.append(ReplacedCoordinator(self.world, self.machine, kept))
         self.is_up = False
         for node in links:
             if node not in kept:
@@ -180,13 +180,13 @@ class Office:
     def take(self, fact: Fact) -> None:
         if not self.is_up:
             return
-        assert self.coordinator is not None
+        assert self.machine is not None
         if not isinstance(fact, QUIET):
             self.world.clock.note(f"fact {type(fact).__name__}")
         self._remember(fact)
-        self._carry_out_all(self.coordinator.take(fact, self.world.clock.now_ms))
+        self._carry_out_all(self.machine.take(fact, self.world.clock.now_ms))
         if self.is_up:
-            self._deadline_ms = self.coordinator.next_deadline_ms(self.world.clock.now_ms)
+            self._deadline_ms = self.machine.next_deadline_ms(self.world.clock.now_ms)
             if not 0 <= self._wakes_ms <= self._deadline_ms:
                 self._wake_at(self._deadline_ms)
 

@@ -1,6 +1,6 @@
 from holdfast.plan.plan import Hop
-from holdfast.sim.fuzz.board import Board
 from holdfast.sim.fuzz.layout import SymbolicLayout
+from holdfast.sim.fuzz.passed_messages import PassedMessages
 from support.control_jobs import small_plan
 
 
@@ -17,22 +17,22 @@ class FakeStep:
 
 
 def test_a_hop_waits_for_the_next_one():
-    board, step = Board(), FakeStep()
-    board.join(step)
+    passed, step = PassedMessages(), FakeStep()
+    passed.join(step)
     assert isinstance(step.layout.plan.routes[0][1], Hop)
-    assert board.is_free(step, 0, 1)
-    assert not board.is_free(step, 0, 0)
-    board.passed(step, 1, 1)
+    assert passed.is_free(step, 0, 1)
+    assert not passed.is_free(step, 0, 0)
+    passed.passed(step, 1, 1)
     assert step.pokes == 0
-    board.passed(step, 0, 1)
-    assert board.is_free(step, 0, 0)
+    passed.passed(step, 0, 1)
+    assert passed.is_free(step, 0, 0)
     assert step.pokes == 1
 
 
 def test_epochs_do_not_mix():
-    board, old, new = Board(), FakeStep(1), FakeStep(2)
-    board.join(old)
-    board.join(new)
-    board.passed(old, 0, 1)
-    assert not board.is_free(new, 0, 0)
+    passed, old, new = PassedMessages(), FakeStep(1), FakeStep(2)
+    passed.join(old)
+    passed.join(new)
+    passed.passed(old, 0, 1)
+    assert not passed.is_free(new, 0, 0)
     assert new.pokes == 0
