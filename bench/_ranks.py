@@ -22,7 +22,7 @@ def run_ranks(
     method: str = "forkserver",
 ) -> list[Any]:
     """One process for each of the `args`: `work(rank, *args, results)` says `results.send(...)`
-    once. What they said, by rank.
+    once. What they said, by rank. Where one of them fails, none is left.
     """
     context: Any = multiprocessing.get_context(method)
     started: list[tuple[BaseProcess, Connection]] = []
@@ -32,9 +32,15 @@ def run_ranks(
         process.start()
         theirs.close()
         started.append((process, ours))
-    found = [_result(rank, ours, timeout_s) for rank, (_, ours) in enumerate(started)]
-    for process, _ in started:
-        process.join(timeout=JOIN_S)
+    try:
+        found = [_result(rank, ours, timeout_s) for rank, (_, ours) in enumerate(started)]
+    except BaseException:
+        for process, _ in started:
+            process.kill()
+        raise
+    finally:
+        for process, _ in started:
+            process.join(timeout=JOIN_S)
     return found
 
 

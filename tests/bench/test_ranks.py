@@ -1,8 +1,10 @@
 """Processes of a benchmark: what they say comes back by rank, and silence is an error."""
 
 import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytestmark = [
@@ -24,6 +26,8 @@ def double(rank, number, results):
 def die(rank, results):
     if rank == 1:
         os._exit(3)
+    if rank == 2:
+        signal.pause()
     results.send(rank)
 
 
@@ -39,5 +43,7 @@ def test_results_come_by_rank_and_nothing_has_a_name(run_ranks):
 
 
 def test_the_one_that_dies_is_named_at_once(run_ranks):
+    before = psutil.Process().children()
     with pytest.raises(RuntimeError, match="rank 1 ended without a result"):
-        run_ranks(die, 2 * [()], timeout_s=30, method="fork")
+        run_ranks(die, 3 * [()], timeout_s=30, method="fork")
+    assert psutil.Process().children() == before, "the others are stopped, and all are reaped"
