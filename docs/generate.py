@@ -119,7 +119,9 @@ def _signature(found: Any) -> str:
     except (TypeError, ValueError):
         return "(...)"
     text = re.sub(r"<(?:built-in )?function (\w+)[^>]*>", r"\1", text.replace("~_", ""))
-    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", text.replace("self, ", "").replace("(self)", "()"))
+    return re.sub(
+        r"\b(?:[A-Za-z_]\w*\.)+(?=\w)", "", text.replace("self, ", "").replace("(self)", "()")
+    )
 
 
 def _text(found: Any) -> str:

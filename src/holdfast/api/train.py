@@ -47,7 +47,7 @@ def train(
     `job` is a job file, or its sections as a dictionary. `model`, `data` and `optimizer` go before
     what it says of them. `callbacks` are objects of `hf.Callback`, functions that get every event,
     or import paths of either; they are called beside the training, and what they raise is logged
-    and stops nothing. `show` gets lines about the progress, None: no one does. A job
+    and stops nothing. `show` gets lines about the progress, None: nothing is shown. A job
     that cannot run, or fails, raises `HoldfastError`; one that was stopped by a signal raises
     KeyboardInterrupt, with everything saved.
     """

@@ -23,7 +23,9 @@ def attach(
         bool, Parameter(help="Print the report for other programs instead.", **SWITCH)
     ] = False,
 ) -> int:
-    """Show a job as `holdfast run` does, until it ends; the exit code is that of the job.
+    """Show a job as `holdfast run` does, until it ends.
+
+    Exits with 0 if it has finished, with 143 if it was stopped, with 1 if it has failed.
 
     Ctrl-C ends this command alone: the job goes on.
     """

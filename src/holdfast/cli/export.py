@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 def export(
     run_dir: Annotated[Path, Parameter(help="The run directory of a job with [model] hf.")],
+    /,
     *,
     hf: Annotated[Path, Parameter(help="The directory to write, which must not exist yet.")],
     step: Annotated[int, Parameter(help="Of which checkpoint; -1 = the newest state.")] = -1,

@@ -12,8 +12,8 @@ def _option(text: str, *names: str) -> Parameter:
 def fuzz(
     *,
     seed: Annotated[int | None, _option("Run this seed only.")] = None,
-    start: Annotated[int, _option("The first seed. [default: 0]")] = 0,
-    seeds: Annotated[int, _option("How many seeds to run. [default: 200]")] = 200,
+    start: Annotated[int | None, _option("The first seed. [default: 0]")] = None,
+    seeds: Annotated[int | None, _option("How many seeds to run. [default: 200]")] = None,
     jobs: Annotated[int, _option("Processes to use. [default: one per core]", "--jobs", "-j")] = 0,
     json: Annotated[bool, _option("Print numbers for other programs instead.")] = False,
 ) -> int:
@@ -22,7 +22,6 @@ def fuzz(
 
     holdfast fuzz --start 1000000 --seeds 2000
     """
-    from holdfast.cli.fuzz_run import run_fuzz
+    from holdfast.cli.fuzz_run import chosen_seeds, run_fuzz
 
-    chosen = range(start, start + seeds) if seed is None else range(seed, seed + 1)
-    return run_fuzz(chosen, jobs, as_json=json)
+    return run_fuzz(chosen_seeds(seed, start, seeds), jobs, as_json=json)

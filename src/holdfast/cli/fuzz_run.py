@@ -22,15 +22,26 @@ from holdfast.sim.fuzz.campaign import Total, add_up, run_seeds
 from holdfast.sim.fuzz.run import TERMS, Broken, FuzzRun
 from holdfast.sim.fuzz.shrink import shrink
 
+DEFAULT_SEEDS = 200
 MAX_TOLD = 20
 EXIT_INTERRUPTED = 130
 SAID_EVERY_S = 30.0
 """Where there is no terminal: a line of progress."""
 
 
+def chosen_seeds(seed: int | None, start: int | None, count: int | None) -> range:
+    if seed is None:
+        first = start or 0
+        return range(first, first + (DEFAULT_SEEDS if count is None else count))
+    for flag, given in (("--start", start), ("--seeds", count)):
+        if given is not None:
+            raise HoldfastError(f"--seed {seed} and {flag} {given} contradict each other")
+    return range(seed, seed + 1)
+
+
 def run_fuzz(seeds: range, num_processes: int, *, as_json: bool) -> int:
     if not seeds:
-        raise HoldfastError(f"{len(seeds)} seeds: at least 1 is needed")
+        raise HoldfastError(f"{seeds.stop - seeds.start} seeds: at least 1 is needed")
     begun_s = perf_counter()
     total = add_up(_shown(run_seeds(seeds, num_processes or os.cpu_count() or 1), len(seeds)))
     rate = total.num_runs / max(perf_counter() - begun_s, 1e-9)

@@ -15,8 +15,8 @@ def inject(
         str,
         Parameter(
             help="SIGKILL, SIGTERM, SIGSTOP, SIGCONT, SIGINT, SEGFAULT, OS_ABORT, WORKLOAD_EXC, "
-            "LOCK_GIL, GPU_ERROR, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS, PARTITION, "
-            "HOST_CUT or HOST_SLOW."
+            "LOCK_GIL, GPU_ERROR, NAN_STATE, SLOW, SLOW_LINK, NODE_LOSS, COORDINATOR_LOSS, "
+            "PARTITION, HOST_CUT or HOST_SLOW."
         ),
     ],
     /,

@@ -13,6 +13,7 @@ def inspect(
     run_dir: Annotated[
         Path | None, Parameter(help="A run directory, or its checkpoints folder.")
     ] = None,
+    /,
     *,
     shm: Annotated[
         bool, Parameter(negative="", help="Look at this machine's shared memory.")

@@ -3,15 +3,15 @@
 Only the command line is here; what it does is imported when it runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 _CLUSTER = Group.create_ordered("The cluster")
 _FAILURES = Group.create_ordered("What goes wrong")
-_OUTPUT = Group.create_ordered("SimulateOutput")
+_OUTPUT = Group.create_ordered("Output")
 
 
 def _option(group: Group, text: str, *names: str) -> Parameter:
@@ -106,8 +106,21 @@ def simulate(
     if failures.run is not None:
         from holdfast.cli.simulate_live import simulate_run
 
+        _refuse_others(failures.run, cluster, failures, output)
         simulate_run(failures.run, as_json=output.json)
         return
     from holdfast.cli.simulate_run import run_simulation
 
     run_simulation(cluster, failures, output)
+
+
+def _refuse_others(run_dir: Path, *options: Any) -> None:
+    """A run has its own job and its own faults."""
+    from holdfast.errors import HoldfastError
+
+    for found, default in zip(options, _DEFAULTS, strict=True):
+        for field in fields(default):
+            value = getattr(found, field.name)
+            if field.name not in ("run", "json") and value != getattr(default, field.name):
+                flag = f"--{field.name.replace('_', '-')}"
+                raise HoldfastError(f"--run {run_dir} and {flag} {value} contradict each other")

@@ -12,7 +12,7 @@ Where a shard group holds a unit in parts, its local sums are of whole tensors: 
 the group first (`sharding.Scatter`), and the exchange starts from this worker's rows of that sum.
 The local sums stay until the step is over, since the rows of other members may not be complete.
 
-Everyone starts exchanges in one order, the order of the REDUCE actions in its list. A bucket
+All workers start exchanges in one order, the order of the REDUCE actions in their lists. A bucket
 that is ready early waits for those before it, so that two workers never meet in one group with
 different units.
 """

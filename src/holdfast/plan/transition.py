@@ -1,7 +1,7 @@
 """Transition: how to get from one plan to the next, as data.
 
 For every worker of the new plan, the pieces of its slices it does not hold yet are fetched from
-workers that do under the old plan. Sources are chosen so that no one sends more than it must:
+workers that do under the old plan. Sources are chosen so that no worker sends more than it must:
 the least loaded holder, one on the same node before one elsewhere. A piece without a live holder
 cannot be moved; that is an error here, and a matter for snapshots elsewhere.
 

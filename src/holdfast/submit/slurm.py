@@ -93,7 +93,7 @@ done
 wait $launcher
 code=$?
 case $code in
-    # It was killed; the job lives on without it, but has no one to requeue it.
+    # It was killed; the job lives on without it, but no process would requeue it.
     137|139) timeout {warn_s} {stop_job} "$rendezvous" ;;
 esac
 for _ in $(seq {leave_s}); do

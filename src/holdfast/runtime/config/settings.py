@@ -107,9 +107,7 @@ def read_tables(
 
 def load_tables(path: Path) -> dict[str, Any]:
     if path.suffix == ".py":
-        raise HoldfastError(
-            f"{path} is a Python script; `holdfast run` takes a job file (TOML) so far"
-        )
+        raise HoldfastError(f"{path} is a Python script; `holdfast run` takes a job file (TOML)")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -404,7 +402,7 @@ def _refuse_value(
     if get_origin(kind) is Literal:
         why = f"known: {', '.join(repr(choice) for choice in get_args(kind) if choice)}"
     if (section, key) == ("net", "nodes") and ":" in str(given.value):
-        why = "one number is needed: the plan shrinks and grows with the hosts that are there"
+        why = "N or MIN:MAX is needed, like 4 or 2:4"
     raise HoldfastError(f"{given.source}: {section}.{key} = {given.value!r}: {why}") from None
 
 

@@ -41,7 +41,7 @@ class Ranks:
         return Ranks(self.node)
 
     def gather(self, value: T) -> list[T]:
-        """Everyone's value, by rank."""
+        """The value of every rank, in order."""
         if not self.is_joint:
             return [value]
         found: list[Any] = [None] * self.size
