@@ -56,7 +56,7 @@ class Packs:
 
 def read_packs(path: Path) -> list[Packs]:
     if not path.is_file():
-        sys.exit(f"bench: {path} is missing; name its folder with --data")
+        sys.exit(f"bench: {path} is missing")
     samples = json.loads(path.read_text())["samples"]
     groups: dict[str, list[Any]] = {}
     for sample in samples:

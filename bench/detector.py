@@ -48,7 +48,7 @@ from holdfast.detect.verdict import COMMON, RECOVERED, SLOW, SUSPECT, Verdict
 from holdfast.detect.watch import Watch, WatchTuning
 
 Array = npt.NDArray[np.float64]
-DATA = Path(__file__).resolve().parents[2] / "shared/data"
+PACKS = Path(__file__).with_name("data") / "packs.json"
 WITHIN = 5
 """Steps in which a change should be seen."""
 
@@ -57,17 +57,17 @@ def main() -> None:
     args = parse_args(__doc__, extend=add_options)
     goals: list[Goal] = []
     measured: dict[str, object] = {}
-    packs = read_packs(args.data / "h200/packs.json")
+    packs = read_packs(PACKS)
     prediction(packs, goals, measured)
     detection(packs, args, goals, measured)
-    if not args.skip_replay:
-        replay(args.data / "bytedance-straggler-osdi25", goals, measured)
+    if not args.skip_replay and (folder := recorded.find_recorded(args.data)) is not None:
+        replay(folder, goals, measured)
     costs(goals, measured)
     finish(goals, args.json, measured)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of h200/packs.json")
+    parser.add_argument("--data", type=Path, help=f"folder of {recorded.RECORDED}")
     parser.add_argument("--skip-replay", action="store_true", help="do without the recorded job")
     parser.add_argument("--seed", type=int, default=1)
 
@@ -362,7 +362,7 @@ def bare(seen: StepObservation, with_ends: bool) -> StepObservation:
 
 def replay(folder: Path, goals: list[Goal], measured: dict[str, object]) -> None:
     """Job AR: what every recorded worker computed, step by step."""
-    steps = recorded.read_steps(folder / "trace-AR.parquet")
+    steps = recorded.read_steps(folder / recorded.RECORDED)
     plan = recorded.job_plan()
     detector = Detector(plan)
     verdicts: list[Verdict] = []

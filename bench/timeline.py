@@ -32,6 +32,7 @@ from holdfast.plan.units import Unit
 from holdfast.schedule.orders import compute_orders
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data/bytedance-straggler-osdi25"
+RECORDED = "trace-AR.parquet"
 KINDS = {"forward-compute": "F", "backward-compute": "B"}
 REPLICAS, STAGES, MICRO_BATCHES = 4, 4, 32
 SUSPECT = 1.1
@@ -44,18 +45,26 @@ def main() -> None:
     args = parse_args(__doc__, extend=add_options)
     goals: list[Goal] = []
     measured: dict[str, object] = {}
-    if not args.skip_replay:
-        replay(args.data, goals, measured)
+    if not args.skip_replay and (folder := find_recorded(args.data)) is not None:
+        replay(folder, goals, measured)
     speed(3 if args.quick else 11, goals, measured)
     finish(goals, args.json, measured)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of trace-AR.parquet")
+    parser.add_argument("--data", type=Path, help=f"folder of {RECORDED}")
     parser.add_argument("--skip-replay", action="store_true", help="do without the recorded job")
 
 
 # The recorded job.
+
+
+def find_recorded(given: Path | None) -> Path | None:
+    """The folder; None, and it is said, where there is none and none was named."""
+    if given is not None or (DATA / RECORDED).is_file():
+        return given or DATA
+    print(f"left out, since {RECORDED} is not here: the recorded job (bench/README.md, --data)")
+    return None
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Step:
 
 
 def replay(folder: Path, goals: list[Goal], measured: dict[str, object]) -> None:
-    steps = read_steps(folder / "trace-AR.parquet")
+    steps = read_steps(folder / RECORDED)
     plan = job_plan()
     layout = layout_of(plan)
     planned = compute_orders(layout)

@@ -299,6 +299,7 @@ COMMANDS = {
     "a simulation of nan hours": ["simulate", "--devices", "8", "--hours", "nan"],
     "a simulation without end": ["simulate", "--devices", "8", "--hours", "inf"],
     "a simulation of no trace": ["simulate", "--trace", "none.csv"],
+    "a simulation of a run, from another seed": ["simulate", "--run", "no-run", "--seed", "3"],
     "a failure rate of nan": ["simulate", "--devices", "8", "--hours", "1", "--mtbf", "nan"],
     "a plan of nan seconds": ["plan", "show", "--micro-batches", "4", "--forward", "nan"],
     "a plan of too many micro-batches": ["plan", "show", "--micro-batches", "1000000000000"],
@@ -320,6 +321,7 @@ COMMANDS = {
     "a flag without its value": ["run", "job.toml", "--job.steps"],
     "quiet and verbose": ["run", "job.toml", "--quiet", "-v"],
     "a fuzz of minus one seeds": ["fuzz", "--seeds", "-1"],
+    "a fuzz of one seed, from another one on": ["fuzz", "--seed", "3", "--start", "4"],
 }
 
 

@@ -118,7 +118,8 @@ def _refuse_others(run_dir: Path, *options: Any) -> None:
     """A run has its own job and its own faults."""
     from holdfast.errors import HoldfastError
 
-    for found, default in zip(options, _DEFAULTS, strict=True):
+    defaults: tuple[Any, ...] = _DEFAULTS
+    for found, default in zip(options, defaults, strict=True):
         for field in fields(default):
             value = getattr(found, field.name)
             if field.name not in ("run", "json") and value != getattr(default, field.name):
