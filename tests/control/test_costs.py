@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.control.costs import KEPT_STEPS, CostBook, fit_link
+from holdfast.control.costs import KEPT_STEPS, UNSEEN_STEPS, CostBook, fit_link
 from holdfast.control.worker_reports import StepTimes
 from holdfast.detect.facts import PathReport
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Link, Profile
 from holdfast.plan.step_epilogue import ring
+from holdfast.plan.without_workers import without_workers
 from support.random_plans import make_units
 
 PLAN = regular_plan(
@@ -160,3 +161,39 @@ def test_memory_peaks_are_kept():
     for peak in (5, 9, 7):
         made.add(PLAN, {"n0.g0": times("n0.g0", peak_bytes=peak)})
     assert made.peak_bytes == {"n0.g0": 9}
+
+
+def test_old_times_of_a_worker_that_has_recovered_are_not_those_of_a_healthy_one():
+    """It was slow when it had these units; it has others since."""
+    first = regular_plan(make_units(2), stages=2, micro_batches=2)
+    later = regular_plan(make_units(2), stages=1, micro_batches=2)
+    assert "n0.g1" in first.seats
+    assert "n0.g1" not in later.seats
+    made = CostBook()
+    made.add(first, {w: times(w, factor=3.0, plan=first) for w in first.workers})
+    made.add(later, {w: times(w, plan=later) for w in later.workers})
+    made.recovered("n0.g1", 3.0, later)
+    assert made.profile(later).unit["block.1"].forward == 2.0
+
+
+def test_a_reduction_of_two_stays_one_when_a_member_is_gone():
+    made = CostBook()
+    pair = regular_plan(make_units(2), replicas=2, micro_batches=2)
+    alone = without_workers(pair, ["n0.g1"])[0]
+    path = PathReport(("n0.g0", "n0.g1"), 10**6, 1.0)
+    made.add(pair, {w: times(w, plan=pair, paths=[path]) for w in pair.workers})
+    assert made.profile(alone).within_node == Link()
+    assert made.profile(alone).reduce == made.profile(pair).reduce != Link()
+
+
+def test_a_path_that_no_plan_has_used_for_long_is_forgotten():
+    made = CostBook()
+    pair = regular_plan(make_units(2), replicas=2, micro_batches=2)
+    path = PathReport(("n0.g0", "n0.g1"), 10**6, 1.0)
+    made.add(pair, {w: times(w, plan=pair, paths=[path]) for w in pair.workers})
+    for _ in range(UNSEEN_STEPS):
+        made.add(pair, {w: times(w, plan=pair) for w in pair.workers})
+    assert made._paths
+    for _ in range(KEPT_STEPS + 1):
+        made.add(pair, {w: times(w, plan=pair) for w in pair.workers})
+    assert not made._paths

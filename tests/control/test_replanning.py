@@ -323,6 +323,25 @@ def test_a_slow_link_is_a_reason_where_steps_are_only_a_little_slower():
     assert "slow links: n0.g0>n0.g2" in questions(job)[0].reason
 
 
+def test_also_where_something_else_is_wrong_already():
+    """A worker is slow, and no plan is better; then a link gets slow."""
+    job = begun()
+    job.take(WorkerSlow("n0.g1", 2.0))
+    asked_at: list[int] = []
+    for step in range(1, 60):
+        do_step(job, step, 0.2 if step < 20 else 0.23)
+        links = {"n0.g0>n0.g2": Link(0.1, 0.0)} if step >= 30 else {}
+        job.coordinator._state.profile = Profile(links=links)
+        job.tick(100)
+        for question in questions(job)[len(asked_at) :]:
+            asked_at.append(step)
+            job.take(PlanAnswered(make_answer(question, HOME, step_s=question.pace_s)))
+    assert asked_at[-1] == 30
+    last = questions(job)[-1]
+    assert "n0.g1 takes 2 times as long; steps take another time" in last.reason
+    assert "slow links: n0.g0>n0.g2" in last.reason
+
+
 def test_a_link_that_is_found_out_late_is_asked_about_at_once_and_once():
     """Steps are seen to be longer before it is known which link it is: the first question could not
     name it.

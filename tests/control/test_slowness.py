@@ -7,10 +7,16 @@ from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.effects import Happened, Record, RunProbe
 from holdfast.control.facts import ProbeAnswered
 from holdfast.control.job_events import SlownessFound, StepCompleted
-from holdfast.control.journal_entries import Started
+from holdfast.control.journal_entries import Started, TermBegun
 from holdfast.control.report import Member
 from holdfast.control.settings import ControlSettings, DetectSettings
-from holdfast.control.slowness import AGAIN_STEPS, PROBE_STEPS, SKIPPED_STEPS, SlowWatch
+from holdfast.control.slowness import (
+    AGAIN_STEPS,
+    DOUBT_STEPS,
+    PROBE_STEPS,
+    SKIPPED_STEPS,
+    SlowWatch,
+)
 from holdfast.control.state import WorkerState
 from holdfast.control.worker_reports import StepReport, StepTimes
 from holdfast.detect.facts import Workload
@@ -123,6 +129,59 @@ def test_a_suspect_that_the_probe_clears_is_not_slow():
     assert job.run(10)[0] == [], "what was not said to be slow is not said to recover"
 
 
+def test_a_suspect_whose_steps_stay_long_is_probed_again_more_and_more_seldom():
+    """The probe met a moment in which the device was quick."""
+    job = Job()
+    job.run(WARM)
+    job.slow = {"n0.g3": 1.2}
+    _, probes = job.run(6)
+    assert job.answer(probes) == [("cleared", ("n0.g3",), True)]
+    gaps = []
+    for _ in range(3):
+        begun = job.step
+        while not (found := job.run(1)[1]):
+            assert job.step < begun + 1000
+        gaps.append(job.step - begun)
+        assert "n0.g3" in [probe.member.name for probe in found]
+        last = found
+        if len(gaps) < 3:
+            assert job.answer(found) == [], "that was said before"
+    assert gaps[0] <= DOUBT_STEPS < gaps[1] < gaps[2]
+    assert job.answer(last, {"n0.g3": 1.2}) == [("slow", ("n0.g3",), True)]
+    assert job.watch._doubts == {}
+
+
+def test_one_whose_probe_was_not_answered_is_probed_again():
+    job = Job()
+    job.run(WARM)
+    job.slow = {"n0.g3": 1.2}
+    job.run(6)
+    _, probes = job.run(PROBE_STEPS)
+    assert job.answer(probes, {"n0.g3": 1.2}) == [("slow", ("n0.g3",), True)]
+
+
+def test_a_suspect_that_is_as_fast_as_others_again_is_left_alone():
+    job = Job()
+    job.run(WARM)
+    job.slow = {"n0.g3": 1.2}
+    _, probes = job.run(6)
+    job.answer(probes)
+    job.slow = {}
+    assert job.run(200) == ([], [])
+    assert job.watch._doubts == {}
+
+
+def test_an_answer_to_a_coordinator_before_this_one_is_none():
+    job = Job()
+    job.state.record(TermBegun(2))
+    job.run(WARM)
+    job.slow = {"n0.g3": 1.2}
+    _, probes = job.run(6)
+    for probe in probes:
+        job.watch.answered(ProbeAnswered(probe.member, 1, 5.0))
+    assert job.answer(probes) == [("cleared", ("n0.g3",), True)]
+
+
 def test_a_probe_that_finds_far_less_than_was_suspected_confirms_nothing():
     job = Job()
     job.run(WARM)
@@ -158,8 +217,8 @@ def test_a_probe_without_an_answer_is_given_up():
     for probe in probes:
         if probe.member.name == "n0.g3":
             job.watch.answered(ProbeAnswered(probe.member, probe.number, 0.012))
-    assert job.run(PROBE_STEPS + 1)[0] == [], "nothing to compare with, nothing is said"
-    assert job.watch._probes == {}
+    assert job.run(PROBE_STEPS - 1)[0] == [], "nothing to compare with, nothing is said"
+    assert 1 not in job.watch._probes
     job.watch.answered(ProbeAnswered(Member("n0.g3", 1), 1, 0.012))
     assert job.state.slow == {}
 

@@ -55,3 +55,16 @@ def test_what_was_thought_of_a_pace_does_not_make_it_the_best():
     assert not pace.was_better
     paced(*[2.0] * (NUM_RECENT + 1), pace=pace, epoch=2)
     assert not pace.was_better, "another plan"
+
+
+def test_steps_that_take_another_time_than_was_predicted_are_drift():
+    for predicted_s, has_drifted in ((1.0, False), (0.9, False), (0.7, True), (1.5, True)):
+        pace = paced(*[2.0] * (NUM_RECENT + 1))
+        pace.entered(2, predicted_s)
+        paced(*[1.0] * NUM_RECENT, pace=pace, epoch=2)
+        assert not pace.has_drifted, "not over a whole window yet"
+        paced(1.0, pace=pace, epoch=2)
+        assert pace.has_drifted == has_drifted
+        assert not pace.is_slower, "that is said of what was measured"
+        pace.thought_about()
+        assert not pace.has_drifted

@@ -178,6 +178,9 @@ class CoordinatorState:
         factor = max(1.0, factor)
         if self.journal.ended is None and not self._is_same_speed(worker, factor):
             member = Member(worker, self.journal.started.get(worker, 0))
+            before, last = self.slow.get(worker, 1.0), self.journal.last
+            if factor == 1.0 and last is not None:
+                self.costs.recovered(worker, before, self.journal.plans[last.number])
             self.record(SlowJudged(member, factor))
 
     def _is_same_speed(self, worker: str, factor: float) -> bool:

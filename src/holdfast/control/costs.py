@@ -15,6 +15,7 @@ passes between nodes, reductions tell what one would take: no faster than the tu
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,12 +31,21 @@ FEW_BYTES = 2048
 """A reduction of less (norms that tensor ranks share) says nothing about those of whole buckets."""
 ODD_LINK = 1.2
 """A link that takes this many times as long as others of its kind is named by itself ..."""
+UNSEEN_STEPS = 2000
+"""After which nothing is known of a path that no plan has used since: a slow link may be well."""
 MOSTLY = 4
 """... if all but one of so many messages do: those that waited for a processor are not slow."""
 
 Members = tuple[str, ...]
 UnitKey = tuple[str, int, int]
 """Worker, unit, tensor degree."""
+
+
+class PathKey(NamedTuple):
+    members: Members
+    num_bytes: int
+    is_message: bool
+    """In the plan in which it was timed; else a reduction."""
 
 
 def _window() -> deque[float]:
@@ -47,20 +57,25 @@ class CostBook:
 
     def __init__(self) -> None:
         self._units: dict[UnitKey, deque[tuple[float, float, float]]] = {}
-        self._paths: dict[tuple[Members, int], deque[float]] = {}
+        self._paths: dict[PathKey, deque[float]] = {}
+        self._last_seen: dict[PathKey, int] = {}
+        """The step in which each path was timed last, as counted here."""
+        self._num_steps = 0
         self._others: dict[str, dict[str, deque[float]]] = {}
         """By worker: action, agree, update (per parameter)."""
         self.peak_bytes: dict[str, int] = {}
         """The most memory that every worker has used."""
         self.source = "assumed"
         self._held: tuple[Plan | None, Mapping[str, int]] = (None, {})
+        self._messages: tuple[Plan | None, dict[Members, bool]] = (None, {})
+        """Which paths of a plan are messages."""
 
     def add(self, plan: Plan, measured: Mapping[str, StepTimes]) -> None:
         """One step, as all workers tell it."""
         if not measured:
             return
         self.source = "measured"
-        paths: dict[tuple[Members, int], float] = {}
+        paths: dict[PathKey, float] = {}
         for worker, found in measured.items():
             if worker not in plan.seats:
                 continue
@@ -68,17 +83,32 @@ class CostBook:
                 self.source = "measured on emulated devices"
             self._add_worker(plan, worker, found)
             for path in found.paths:
-                key = (path.members, path.num_bytes)
+                key = PathKey(path.members, path.num_bytes, self._is_message(plan, path.members))
                 paths[key] = min(path.time, paths.get(key, path.time))
+        self._add_paths(paths)
+
+    def _add_paths(self, paths: Mapping[PathKey, float]) -> None:
+        self._num_steps += 1
         for key, seconds in paths.items():
             self._paths.setdefault(key, _window()).append(seconds)
+            self._last_seen[key] = self._num_steps
+        if self._num_steps % KEPT_STEPS == 0:
+            self._forget_unseen()
+
+    def _forget_unseen(self) -> None:
+        for key in [k for k, at in self._last_seen.items() if self._num_steps - at > UNSEEN_STEPS]:
+            del self._paths[key], self._last_seen[key]
+
+    def _is_message(self, plan: Plan, members: Members) -> bool:
+        if self._messages[0] is not plan:
+            self._messages = (plan, {})
+        known = self._messages[1]
+        if members not in known:
+            known[members] = _is_message(plan, members)
+        return known[members]
 
     def _add_worker(self, plan: Plan, worker: str, found: StepTimes) -> None:
-        degrees = {
-            number: stage.tensor
-            for stage, _ in plan.seats[worker]
-            for number in range(stage.first, stage.stop)
-        }
+        degrees = _degrees(plan, worker)
         for number, times in found.units.items():
             if number in degrees:
                 key = (worker, number, degrees[number])
@@ -101,9 +131,21 @@ class CostBook:
     def forget(self, worker: str) -> None:
         """It is another process now, perhaps on another device."""
         self._units = {key: times for key, times in self._units.items() if key[0] != worker}
-        self._paths = {key: times for key, times in self._paths.items() if worker not in key[0]}
+        self._paths = {k: times for k, times in self._paths.items() if worker not in k.members}
+        self._last_seen = {k: at for k, at in self._last_seen.items() if k in self._paths}
         self._others.pop(worker, None)
         self.peak_bytes.pop(worker, None)
+
+    def recovered(self, worker: str, factor: float, plan: Plan) -> None:
+        """It was so many times as slow. Of units that it does not have any more it has told nothing
+        since, so these times are taken as those of a healthy one from now on.
+        """
+        held = _degrees(plan, worker)
+        for (name, number, degree), times in self._units.items():
+            if name == worker and held.get(number) != degree:
+                healthy = [(f / factor, b / factor, w / factor) for f, b, w in times]
+                times.clear()
+                times.extend(healthy)
 
     # What it comes to
 
@@ -116,8 +158,7 @@ class CostBook:
             return Profile()
         base_degree = min(costs, key=lambda degree: (-len(costs[degree]), degree))
         base = costs[base_degree]
-        messages = {key: times for key, times in self._paths.items() if len(key[0]) == 2}
-        within, between, links = self._links(plan, messages)
+        within, between, links = self._links()
         return Profile(
             source=self.source,
             unit=base,
@@ -125,7 +166,7 @@ class CostBook:
             within_node=within,
             between_nodes=between,
             links=links,
-            reduce=self._ring(plan),
+            reduce=self._ring(),
             action=median(self._other("action")),
             agree=min(self._other("agree")),
             update=median(self._other("update")),
@@ -146,15 +187,13 @@ class CostBook:
                 found.setdefault(degree, {})[name] = UnitCost(*columns)
         return found
 
-    def _links(
-        self, plan: Plan, paths: Mapping[tuple[Members, int], Sequence[float]]
-    ) -> tuple[Link, Link, dict[str, Link]]:
+    def _links(self) -> tuple[Link, Link, dict[str, Link]]:
         """Within a node, between nodes, and those that differ from their kind."""
         kinds: dict[bool, list[tuple[Members, int, Sequence[float]]]] = {True: [], False: []}
-        for (members, num_bytes), times in paths.items():
-            if self._is_message(plan, members):
+        for (members, num_bytes, is_message), found in self._paths.items():
+            if is_message:
                 is_within = node_of(members[0]) == node_of(members[1])
-                kinds[is_within].append((members, num_bytes, times))
+                kinds[is_within].append((members, num_bytes, found))
         usual = {
             kind: fit_link([(b, median(times)) for _, b, times in rows])
             for kind, rows in kinds.items()
@@ -170,21 +209,15 @@ class CostBook:
                     links[">".join(members)] = own
         within, between = usual[True], usual[False]
         if not kinds[False]:
-            between = slower_of(within, self._ring(plan, between_nodes=True))
+            between = slower_of(within, self._ring(between_nodes=True))
         return (within if kinds[True] else between), between, links
 
-    def _is_message(self, plan: Plan, members: Members) -> bool:
-        """Two workers of one reduction hold the same units, two that exchange messages do not."""
-        seats = [plan.seats.get(worker, ()) for worker in members]
-        first, second = ({(s.first, s.stop) for s, _ in seat} for seat in seats)
-        return len(members) == 2 and not first & second
-
-    def _ring(self, plan: Plan, *, between_nodes: bool = False) -> Link:
+    def _ring(self, *, between_nodes: bool = False) -> Link:
         """`between_nodes`: only of those that leave their node."""
         found = [
             (len(members), num_bytes, median(times))
-            for (members, num_bytes), times in self._paths.items()
-            if not (len(members) == 2 and self._is_message(plan, members))
+            for (members, num_bytes, is_message), times in self._paths.items()
+            if not is_message
             and num_bytes >= FEW_BYTES
             and not (between_nodes and len({node_of(worker) for worker in members}) == 1)
         ]
@@ -194,6 +227,24 @@ class CostBook:
 
     def _other(self, name: str) -> list[float]:
         return [median(times[name]) for times in self._others.values()] or [0.0]
+
+
+def _degrees(plan: Plan, worker: str) -> dict[int, int]:
+    """Tensor degree by unit, of what a worker has."""
+    return {
+        number: stage.tensor
+        for stage, _ in plan.seats.get(worker, ())
+        for number in range(stage.first, stage.stop)
+    }
+
+
+def _is_message(plan: Plan, members: Members) -> bool:
+    """Two workers of one reduction hold the same units, two that exchange messages do not."""
+    if len(members) != 2:
+        return False
+    seats = [plan.seats.get(worker, ()) for worker in members]
+    first, second = ({(s.first, s.stop) for s, _ in seat} for seat in seats)
+    return not first & second
 
 
 def fit_link(rows: Iterable[tuple[float, float]]) -> Link:

@@ -6,8 +6,9 @@ Nothing waits for it: an answer that is late, or does not fit any more, is left 
 goes on with the plan in force.
 
     asked      when health has changed (a worker lost, back, slow, recovered; a spare, a new node),
-               when a missing worker is overdue, when steps take another time than they did,
-               when it is found out which link makes them longer
+               when a missing worker is overdue, when steps take another time than was predicted of
+               the plan or than they did, when it is found out which link makes them longer; the
+               last two also where something else is wrong already
     not asked  while a change or a round is under way, while a missing worker can still join the
                plan in force, and where nothing could pay for itself before a worker is back
     valid      an answer to the last question, if health and the plan in force are still those of
@@ -56,7 +57,9 @@ MAX_FAILED = 3
 WAVER = 0.08
 """Between two verdicts on a slow worker: less is no change of health."""
 DRIFT_MS = 10_000
-"""Between two questions because steps take another time; twice as long with each of them."""
+"""Between two questions because steps take another time; twice as long with each of them ..."""
+MAX_DRIFT_DOUBLINGS = 6
+"""... up to some minutes."""
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -82,6 +85,8 @@ class Replanner:
         self._known_slow: dict[str, float] = {}
         """As it counts: see `_slow`."""
         self._trial = PlanTrial()
+        self._predicted: tuple[str, float] = ("", 0.0)
+        """The plan that was chosen last, and the time of its steps by the model."""
         self._left_at: tuple[int, int] | None = None
         """The situation in which a plan was left again."""
 
@@ -108,6 +113,9 @@ class Replanner:
         stall_s = max((s for worker, s in changes.items() if worker in trained), default=0.0)
         joins = any(worker not in trained for worker in changes)
         self.history.entered(number, stall_s, now_ms, joins=joins)
+        entered, (predicted, step_s) = self._state.journal.plans.get(number), self._predicted
+        is_predicted = entered is not None and format_plan(entered) == predicted
+        self.pace.entered(number, step_s if is_predicted else 0.0)
 
     # Asking
 
@@ -175,6 +183,18 @@ class Replanner:
         slow: Sequence[tuple[str, float]],
     ) -> str:
         """Why the planner is asked; empty: nothing is wrong."""
+        found = (self._unlike_home(now, home, available, missing, slow), self._drift())
+        return "; ".join(reason for reason in found if reason)
+
+    def _unlike_home(
+        self,
+        now: Plan,
+        home: Plan,
+        available: Sequence[str],
+        missing: Sequence[str],
+        slow: Sequence[tuple[str, float]],
+    ) -> str:
+        """What differs from a job with all its workers, all healthy, under its own plan."""
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             return f"{', '.join(missing)} of the job's own plan {verb} not there"
@@ -185,15 +205,19 @@ class Replanner:
         idle = [name for name in available if name not in now.seats]
         if idle and self.history.epoch:
             return f"{', '.join(idle)} has nothing to do"
-        return self._drift()
+        return ""
 
     def _drift(self) -> str:
         """Said seldom: the pace of a machine may go up and down. Not so once a link is found out to
         be slow, which takes longer than to see that steps are: what was asked before could not
         know the reason.
         """
+        assert self._state.journal.last is not None
+        if self.pace.running != self._state.journal.last.number:
+            return ""
         links = self._state.profile.links
-        is_due = self._state.now_ms - self._drifted_ms >= DRIFT_MS * 2**self._num_drifts
+        pause_ms = DRIFT_MS * 2 ** min(self._num_drifts, MAX_DRIFT_DOUBLINGS)
+        is_due = self._state.now_ms - self._drifted_ms >= pause_ms
         is_another = self.pace.has_drifted or (bool(links) and self.pace.is_slower)
         is_found = self.pace.was_better and any(link not in self._known_links for link in links)
         if not is_found and not (is_another and is_due):
@@ -302,6 +326,7 @@ class Replanner:
             assert answer.chosen is not None
             reason = f"{answer.chosen.strategy}: {verdict.reason}"
             self._trial.begin(asked.question, answer, asked.health_epoch)
+            self._predicted = (answer.plan, answer.chosen.step_s)
             self._want(parse_plan(answer.plan), reason)
 
     def _why_stale(self, asked: _Asked) -> str:

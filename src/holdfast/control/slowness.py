@@ -8,10 +8,12 @@ What the detector says of a worker is a suspicion. A probe decides: the suspects
 workers each time the same computation between two steps. Only what it confirms is slow for the rest
 of the job (`CoordinatorState.slow`); what is said of links is not probed and stays a suspicion.
 Slow workers are probed again and again, until they are as fast as the others: one that has no place
-in the plan any more reports no steps, and where steps are noisy a probe is quicker.
+in the plan any more reports no steps, and where steps are noisy a probe is quicker. A suspect that
+a probe did not confirm is probed again as well, more and more seldom, as long as its steps stay
+long: the probe may have met a moment in which the device was quick, or its answer got lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -36,6 +38,10 @@ PROBE_STEPS = 20
 """So long a probe may take; what has not come by then is not waited for."""
 AGAIN_STEPS = 5
 """Between two probes of a slow worker."""
+DOUBT_STEPS = 20
+"""From the first probe of a suspect that was not confirmed to the next; then twice as long."""
+TERM_NUMBERS = 2**32
+"""Numbers of probes in a term: an answer to a coordinator before this one is none to this one."""
 
 
 class OpenProbe(msgspec.Struct, frozen=True):
@@ -45,6 +51,15 @@ class OpenProbe(msgspec.Struct, frozen=True):
     """The suspicion; None: the suspect is known to be slow, and may have recovered."""
     order: ProbeOrder
     answers: dict[str, float]
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """A suspect that no probe has confirmed, though its steps are still long."""
+
+    verdict: Verdict
+    step: int
+    """Of the last probe."""
+    gap_steps: int = DOUBT_STEPS
 
 
 class SlowWatch:
@@ -57,6 +72,7 @@ class SlowWatch:
         self._number = 0
         self._asked_again: dict[str, int] = {}
         """Slow workers: the step at which they were last probed."""
+        self._doubts: dict[str, Doubt] = {}
 
     # With every step
 
@@ -82,6 +98,7 @@ class SlowWatch:
             if before != now:
                 self._incarnations[worker] = now
                 self._state.costs.forget(worker)
+                self._doubts.pop(worker, None)
                 if self._detector is not None:
                     self._detector.forget(worker)
 
@@ -130,6 +147,8 @@ class SlowWatch:
         state = self._state
         is_worker = all(">" not in name for name in verdict.who)
         if verdict.kind == RECOVERED and is_worker:
+            for name in verdict.who:
+                self._doubts.pop(name, None)
             known = [name for name in verdict.who if name in state.slow]
             for name in known:
                 state.judge_slow(name, 1.0)
@@ -161,11 +180,12 @@ class SlowWatch:
 
     def _probe(self, verdict: Verdict | None, order: ProbeOrder, step: int) -> None:
         self._number += 1
-        self._probes[self._number] = OpenProbe(self._number, step, verdict, order, {})
+        number = self._state.journal.term * TERM_NUMBERS + self._number
+        self._probes[number] = OpenProbe(number, step, verdict, order, {})
         roster = self._state.roster
         for member in roster.states:
             if member.name in order.matrix:
-                self._state.effects.append(RunProbe(member, self._number))
+                self._state.effects.append(RunProbe(member, number))
 
     def answered(self, fact: ProbeAnswered) -> None:
         """A worker tells how long the computation took."""
@@ -189,16 +209,21 @@ class SlowWatch:
         del self._probes[probe.number]
         state = self._state
         step = max(probe.step, state.steps.next_step - 1)
-        if not any(name in probe.answers for name in probe.order.controls):
+        is_measured = any(name in probe.answers for name in probe.order.controls)
+        doubted = self._doubt(probe, step)
+        if not is_measured:
             return
         suspected_factor = probe.verdict.factor if probe.verdict is not None else 1.0
         for finding in interpret(probe.order, ProbeResult(matrix=probe.answers), suspected_factor):
             (name,) = finding.who
             kind = SLOW if finding.slow else (CLEARED if probe.verdict else RECOVERED)
             if finding.slow:
+                self._doubts.pop(name, None)
                 state.judge_slow(name, finding.factor)
                 if probe.verdict is None:
                     continue
+            elif name in doubted:
+                continue  # that was said before
             elif probe.verdict is None:
                 if name not in state.slow:
                     continue
@@ -217,10 +242,38 @@ class SlowWatch:
                 is_probed=True,
             )
 
+    def _doubt(self, probe: OpenProbe, step: int) -> list[str]:
+        """Until it is confirmed. Those of whom this is not the first probe."""
+        if probe.verdict is None:
+            return []
+        names = [name for name in probe.order.matrix if name not in probe.order.controls]
+        before = [name for name in names if name in self._doubts]
+        for name in names:
+            known = self._doubts.get(name)
+            gap_steps = 2 * known.gap_steps if known is not None else DOUBT_STEPS
+            self._doubts[name] = Doubt(probe.verdict, step, gap_steps)
+        return before
+
     def _ask_again(self, plan: Plan, step: int) -> None:
-        """Are slow workers still slow?"""
+        here = {member.name for member in self._state.roster.states}
+        self._ask_slow_ones(plan, step, here)
+        self._ask_doubtful_ones(plan, step, here)
+
+    def _ask_doubtful_ones(self, plan: Plan, step: int, here: Collection[str]) -> None:
+        """Is one of them slow after all?"""
+        long = self._detector.slow_workers() if self._detector is not None else {}
+        self._doubts = {
+            n: d for n, d in self._doubts.items() if n in long and n not in self._state.slow
+        }
+        for name, doubt in self._doubts.items():
+            if step >= doubt.step + doubt.gap_steps and name in here and name in plan.seats:
+                order = order_probe((name,), (), self._not_slow(plan))
+                self._doubts[name] = msgspec.structs.replace(doubt, step=step)
+                self._probe(doubt.verdict, order, step)
+
+    def _ask_slow_ones(self, plan: Plan, step: int, here: Collection[str]) -> None:
+        """Are they still slow?"""
         state = self._state
-        here = {member.name for member in state.roster.states}
         for name in state.slow:
             if step >= self._asked_again.setdefault(name, step) + AGAIN_STEPS and name in here:
                 self._asked_again[name] = step

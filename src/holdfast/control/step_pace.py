@@ -1,5 +1,6 @@
 """How long steps take, per epoch: what the planner's model is scaled by, and whether the time of a
-step has drifted away from what it was when the plan was last thought about.
+step has drifted away from what was predicted of the plan, or from what it was when the plan was
+last thought about.
 """
 
 from collections import deque
@@ -24,19 +25,24 @@ class StepPace:
         """The last that has a pace."""
         self.seconds = 0.0
         """Its pace; 0: none is known."""
-        self._running = 0
+        self.running = 0
+        """The epoch of the last step, or that was entered since."""
         self._recent: deque[float] = deque(maxlen=NUM_RECENT)
         self._num_steps = 0
         self._known_s = 0.0
         """What the plan in force was thought about with."""
+        self._predicted_s = 0.0
+        """Of the plan in force, until it was thought about again; 0: it was not predicted."""
         self._best_s = 0.0
         """Of whole windows under the plan in force."""
 
+    def entered(self, epoch: int, predicted_s: float = 0.0) -> None:
+        """`predicted_s`: what the planner's model says of its plan; 0: it was not asked."""
+        self._run(epoch)
+        self._predicted_s = predicted_s
+
     def add(self, epoch: int, seconds: float) -> None:
-        if epoch != self._running:
-            self._running, self._num_steps = epoch, 0
-            self._known_s = self._best_s = 0.0
-            self._recent.clear()
+        self._run(epoch)
         self._num_steps += 1
         if self._num_steps == 1:
             if not self.seconds:
@@ -49,10 +55,16 @@ class StepPace:
             self._known_s = self._known_s or self.seconds
             self._best_s = min(self._best_s or self.seconds, self.seconds)
 
+    def _run(self, epoch: int) -> None:
+        if epoch != self.running:
+            self.running, self._num_steps = epoch, 0
+            self._known_s = self._best_s = self._predicted_s = 0.0
+            self._recent.clear()
+
     @property
     def has_drifted(self) -> bool:
         """Over a whole window of steps."""
-        return abs(self._drift) > log(DRIFT)
+        return max(abs(self._drift), abs(self._since(self._predicted_s))) > log(DRIFT)
 
     @property
     def is_slower(self) -> bool:
@@ -74,5 +86,5 @@ class StepPace:
 
     def thought_about(self) -> None:
         """From now on this pace is what is known."""
-        if self.epoch == self._running:
-            self._known_s = self.seconds
+        if self.epoch == self.running:
+            self._known_s, self._predicted_s = self.seconds, 0.0
