@@ -24,7 +24,7 @@ def test_a_folder_that_was_asked_for(tmp_path):
     path = tmp_path / "a" / "b"
     directory = create_run_directory(str(path), "job")
     assert directory.path == path
-    assert (directory / "logs").is_dir()
+    assert all((directory / name).is_dir() for name in ("logs", "plans", "decisions"))
     directory.write(plan_name(0), "text")
     assert (path / "plans" / "epoch-0.toml").read_text() == "text"
     assert log_name("n0.g1") == "logs/n0.g1.log"

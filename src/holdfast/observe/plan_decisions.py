@@ -14,10 +14,10 @@ from holdfast.control.plan_question import PlanAnswer, PlanOption, PlanQuestion
 from holdfast.control.plan_worth import PlanVerdict
 from holdfast.errors import HoldfastError
 from holdfast.observe.events import PlanConsidered
+from holdfast.observe.run_directory import DECISIONS
 from holdfast.observe.timeline_view import describe_shape
 from holdfast.plan.text import parse_plan
 
-FOLDER = "decisions"
 _QUESTION = msgspec.json.Decoder(PlanQuestion)
 
 
@@ -27,7 +27,7 @@ def question_text(question: PlanQuestion) -> str:
 
 def question_name(text: str) -> str:
     """Below the run directory."""
-    return f"{FOLDER}/{sha256(text.encode()).hexdigest()[:16]}.json"
+    return f"{DECISIONS}/{sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def read_question(text: str, name: str) -> PlanQuestion:

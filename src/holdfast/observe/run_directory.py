@@ -3,6 +3,7 @@
     job.toml             the job as it was understood: file, environment and command line together
     plans/given-0.toml   the plans it was given, in the order of their steps
     plans/epoch-1.toml   every plan it went through
+    decisions/           what the planner was asked, one file per question
     journal.jsonl        every event, with its reason
     control.jsonl        the coordinator's own journal, from which a successor goes on
     metrics.jsonl        one line per step
@@ -35,6 +36,7 @@ METRICS = "metrics.jsonl"
 PROFILE = "profile.json"
 REPORT = "report.json"
 LOGS = "logs"
+DECISIONS = "decisions"
 FINAL = "final"
 FINAL_PARTS = "final.part"
 ADDRESS = "address"
@@ -97,7 +99,7 @@ def create_run_directory(path: str, name: str, stamp: str = "") -> RunDirectory:
     else:
         check_writable(Path(DEFAULT_PARENT))
         folder = _new_folder(Path(DEFAULT_PARENT), f"{name}-{stamp or _stamp()}")
-    for part in (LOGS, "plans"):
+    for part in (LOGS, "plans", DECISIONS):
         (folder / part).mkdir(exist_ok=True)
     return RunDirectory(folder)
 

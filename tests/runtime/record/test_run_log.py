@@ -1,8 +1,18 @@
+import errno
+import os
+
 import pytest
 
-from holdfast.control.job_events import AllReady, EpochEntered, Recorded, StepCompleted
+from holdfast.control.job_events import (
+    AllReady,
+    EpochEntered,
+    PlanWeighed,
+    Recorded,
+    StepCompleted,
+)
 from holdfast.control.journal_entries import Fenced, Ordered, Started, TermBegun
 from holdfast.control.order import FullPlan, Order, PlanWithout
+from holdfast.control.plan_worth import weigh
 from holdfast.control.report import Member
 from holdfast.control.worker_reports import RecoveryReport, StepReport
 from holdfast.observe.events import (
@@ -14,14 +24,16 @@ from holdfast.observe.events import (
     WorkersReady,
 )
 from holdfast.observe.journal import read_journal, read_metrics
+from holdfast.observe.plan_decisions import question_name, question_text
 from holdfast.observe.run_clock import start_clock
-from holdfast.observe.run_directory import JOURNAL, create_run_directory
+from holdfast.observe.run_directory import JOURNAL, RunDirectory, create_run_directory
 from holdfast.plan.build import regular_plan
 from holdfast.plan.profile import Profile, parse_profile
 from holdfast.plan.text import format_plan, parse_plan
 from holdfast.plan.without_workers import without_workers
 from holdfast.runtime.record.run_log import RunLog
 from holdfast.runtime.wire.messages import Finished, Measured
+from support.plan_questions import home_plan, make_answer, make_question
 from support.random_plans import make_units
 
 PLAN = regular_plan(make_units(4), replicas=2, micro_batches=4)
@@ -131,6 +143,24 @@ def test_the_rest(open_log):
     finished = Finished(epoch=2, next_step=9, staging_bytes=1, final_bytes=2)
     log.note_worker(A, finished)
     assert log.finished == {A.name: finished}
+
+
+def test_what_the_planner_was_asked_waits_for_room_on_the_disk(open_log, run_dir, monkeypatch):
+    log, question = open_log(), make_question(home_plan(), ["n0.g1"])
+    answer = make_answer(question, home_plan(replicas=3, tensor=1))
+    text = question_text(question)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "write", full)
+        patch.setattr("pathlib.Path.mkdir", full)
+        log.happened(PlanWeighed(question, answer, weigh(question, answer)))
+    assert (log.trouble, log.num_waiting) == ("it takes no files", 1)
+    log.flush()
+    assert (log.trouble, log.num_waiting) == ("", 0)
+    assert (run_dir / question_name(text)).read_text() == text
 
 
 def test_a_successor_does_not_say_again_what_the_job_is_protected_against(tmp_path):

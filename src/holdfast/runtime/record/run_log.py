@@ -32,7 +32,7 @@ from holdfast.observe.events import (
     WorkerRestarted,
 )
 from holdfast.observe.journal import Journal, read_journal, read_metrics
-from holdfast.observe.plan_decisions import FOLDER, question_name, question_text
+from holdfast.observe.plan_decisions import question_name, question_text
 from holdfast.observe.run_clock import RunClock
 from holdfast.observe.run_directory import JOURNAL, METRICS, RunDirectory, plan_name
 from holdfast.observe.timeline_view import describe_shape
@@ -171,7 +171,6 @@ class RunLog:
         """`snapshot_step`: of the newest snapshot in memory."""
         if isinstance(event, PlanWeighed):
             text = question_text(event.question)
-            (self._directory / FOLDER).mkdir(exist_ok=True)
             self._write_file(question_name(text), text)
         self.tell(self._lines.events(event, self._clock.seconds, snapshot_step))
 
