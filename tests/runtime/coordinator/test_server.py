@@ -1,7 +1,9 @@
 """A coordinator in a run of real processes: lost, asked, attacked, and told to break things."""
 
+import asyncio
 import os
 import signal
+import socket
 
 import msgspec
 import numpy as np
@@ -25,6 +27,7 @@ from holdfast.runtime.coordinator.server import CoordinatorServer
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
+from holdfast.runtime.launch.store import bind
 from holdfast.runtime.wire.client import ask
 from holdfast.runtime.wire.messages import Done, InjectRequest, StatusReply, StatusRequest
 from support.strangers import attack_in_many_ways
@@ -243,3 +246,21 @@ def test_the_first_exception_ends_the_process_and_nothing_is_done_after_it(serve
     assert done == ["one"]
     assert server._ended.is_set()
     assert str(server._error) == "no space left on device"
+
+
+def test_an_exception_beside_messages_ends_the_process_too(server, monkeypatch):
+    def fail(now_ms):
+        raise ZeroDivisionError("a mistake in the coordinator")
+
+    async def live():
+        try:
+            async with asyncio.timeout(20):
+                await server.run(theirs, listener)
+        finally:
+            server._link.close()
+
+    monkeypatch.setattr(server._machine, "next_deadline_ms", fail)
+    ours, theirs = socket.socketpair()
+    is_told = pytest.raises(ZeroDivisionError, match="a mistake in the coordinator")
+    with ours, theirs, bind("127.0.0.1", 0) as listener, is_told:
+        asyncio.run(live())

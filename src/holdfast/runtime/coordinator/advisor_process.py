@@ -11,8 +11,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -29,8 +30,13 @@ _ANSWER = msgspec.msgpack.Decoder(PlanAnswer)
 
 
 class AdvisorProcess:
-    def __init__(self, on_answer: Callable[[PlanAnswer], object]) -> None:
-        self._on_answer = on_answer
+    def __init__(
+        self,
+        on_answer: Callable[[PlanAnswer], object],
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = asyncio.create_task,
+    ) -> None:
+        """`start`: a task that follows the process."""
+        self._on_answer, self._start = on_answer, start
         self._process: asyncio.subprocess.Process | None = None
         self._serving: asyncio.Task[None] | None = None
         self._waiting: PlanQuestion | None = None
@@ -46,7 +52,7 @@ class AdvisorProcess:
     def ask(self, question: PlanQuestion) -> None:
         self._waiting, self._open = question, question.number
         if self._serving is None or self._serving.done():
-            self._serving = asyncio.create_task(self._serve())
+            self._serving = self._start(self._serve())
         self._send()
 
     def _send(self) -> None:

@@ -14,7 +14,7 @@ when it has been replaced.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -80,17 +80,20 @@ class JobHosts:
         self._greeted: dict[str, None] = {}
         """Nodes whose agents have come while hosts still gathered."""
         self._peers: dict[str, Serving] = {}
-        self._probes: dict[str, asyncio.Task[None]] = {}
 
     def _take_term(self, host: str, port: int) -> int:
         spec = self._spec
         return take_term(self._rendezvous, spec.after_term, run=spec.run, host=host, port=port).term
 
     def serve(
-        self, dispatch: Dispatch, run_log: RunLog, take: Callable[[NodeDead], object]
+        self,
+        dispatch: Dispatch,
+        run_log: RunLog,
+        take: Callable[[NodeDead], object],
+        start: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """Before anything else: what it works with."""
-        self._dispatch, self._run_log, self._take = dispatch, run_log, take
+        """Before anything else: what it works with. `start`: a task of the coordinator."""
+        self._dispatch, self._run_log, self._take, self._start = dispatch, run_log, take, start
         spec = self._spec
         assert spec.assignment is not None
         self.joining = HostJoins(
@@ -216,14 +219,10 @@ class JobHosts:
 
     # Nodes that cannot be reached.
 
-    @property
-    def probes(self) -> list[asyncio.Task[None]]:
-        return list(self._probes.values())
-
     def probe(self, node: str) -> None:
         serving = self._peers.get(node)
         if serving is not None:
-            self._probes[node] = asyncio.create_task(self._probe(serving))
+            self._start(self._probe(serving))
 
     async def _probe(self, serving: Serving) -> None:
         """Is its agent dead, or cut off? A host that refuses the connection says that no process of

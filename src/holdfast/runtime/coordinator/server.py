@@ -7,9 +7,9 @@ train.
 
 The process ends when the job does, or with the process that has started it: the launcher, which
 starts another if this one is lost, or an agent of a job that hosts join (`job_hosts`). It also ends
-with the first exception: the machine believes that all its effects were carried out, and only a
-successor that asks all agents finds out which of them were not. A disk that does not take the
-journal is none: what depends on it waits (`effect_queue`).
+with the first exception, in a message or beside them (`background`): the machine believes that all
+its effects were carried out, and only a successor that asks all agents finds out which of them were
+not. A disk that does not take the journal is none: what depends on it waits (`effect_queue`).
 """
 
 import asyncio
@@ -69,6 +69,7 @@ from holdfast.plan.workers import node_of
 from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.advisor_process import AdvisorProcess
+from holdfast.runtime.coordinator.background import Background
 from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
 from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
@@ -149,15 +150,19 @@ class CoordinatorServer:
         self._ending: Ending | None = None
         self._ended = asyncio.Event()
         self._woken = asyncio.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        self._background = Background(self._end_with)
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
         self._shutdown = Shutdown(
             self._machine.view, self._dispatch, self._disk, self._link, self._hosts
         )
-        self._advisor = AdvisorProcess(self._guarded(lambda said: self._take(PlanAnswered(said))))
+        self._advisor = AdvisorProcess(
+            self._guarded(lambda said: self._take(PlanAnswered(said))), self._background.start
+        )
         self._has_begun = False
         if self._hosts is not None:
-            self._hosts.serve(self._dispatch, self._run_log, self._guarded(self._take))
+            take = self._guarded(self._take)
+            self._hosts.serve(self._dispatch, self._run_log, take, self._background.start)
 
     # Life.
 
@@ -182,25 +187,23 @@ class CoordinatorServer:
         serve = loop.create_server(
             lambda: ServerConnection(gate), sock=listener, ssl=tls, backlog=BACKLOG
         )
-        tasks: list[asyncio.Task[None]] = []
         if self._hosts is not None:
             gate.readers["host"] = FROM_HOST
-            tasks.append(asyncio.create_task(self._hosts.keep_term(self._end_with)))
+            self._background.start(self._hosts.keep_term(self._end_with))
         if self._hosts is not None and not self._is_successor:
             gate.readers["agent"] = FROM_AGENT
             server = await serve
             if missing := await self._hosts.gather(self._ended):
                 self._end("failed", missing)
             self._begin(gate)
-            if absent := self._hosts.joining.missing:
+            if self._has_begun and (absent := self._hosts.joining.missing):
                 self._take(NodesAbsent(tuple(absent)))
         else:
             self._begin(gate)
             server = await serve
-        tasks.append(asyncio.create_task(self._keep_ticking()))
+        self._background.start(self._keep_ticking())
         await self._ended.wait()
-        for task in (*tasks, *(self._hosts.probes if self._hosts is not None else ())):
-            task.cancel()
+        self._background.cancel()
         await self._advisor.close()
         if self._error is not None:
             raise self._error
@@ -238,7 +241,7 @@ class CoordinatorServer:
 
         return act
 
-    def _end_with(self, error: Exception | None) -> None:
+    def _end_with(self, error: BaseException | None) -> None:
         """None: another process has said at the rendezvous that the run is over."""
         self._error = self._error or error
         self._ended.set()

@@ -1,0 +1,48 @@
+"""A task that fails ends the process; one that is done or cancelled does not."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.runtime.coordinator.background import Background
+
+
+def run(story: Callable[[Background], Awaitable[None]]) -> list[BaseException]:
+    errors: list[BaseException] = []
+
+    async def live() -> None:
+        background = Background(errors.append)
+        await story(background)
+        await asyncio.sleep(0)
+        background.cancel()
+
+    asyncio.run(live())
+    return errors
+
+
+async def nothing() -> None:
+    pass
+
+
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fail() -> None:
+    raise ZeroDivisionError("a mistake")
+
+
+def test_an_exception_is_passed_on() -> None:
+    async def story(background: Background) -> None:
+        await asyncio.wait([background.start(fail())])
+
+    assert [str(error) for error in run(story)] == ["a mistake"]
+
+
+def test_an_end_is_none() -> None:
+    async def story(background: Background) -> None:
+        waiting = background.start(wait_for_ever())
+        await background.start(nothing())
+        background.cancel()
+        await asyncio.wait([waiting])
+
+    assert run(story) == []
