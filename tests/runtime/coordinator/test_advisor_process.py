@@ -108,3 +108,24 @@ def test_it_is_gone_when_its_owner_closes_it_also_in_the_middle_of_a_search():
 
     run(story)
     assert not gone[0].is_running()
+
+
+def test_one_that_cannot_be_started_is_an_answer_and_a_question_in_reply_starts_another(
+    monkeypatch,
+):
+    async def story(advisor, answers):
+        def reply(answer):
+            answers(answer)
+            if answer.error:
+                monkeypatch.undo()
+                advisor.ask(numbered(2))
+
+        advisor._on_answer = reply
+        monkeypatch.setattr("sys.executable", os.devnull)
+        advisor.ask(numbered(1))
+        lost = await answers.next()
+        assert (lost.number, lost.plan) == (1, "")
+        assert "cannot be started: [Errno 13]" in lost.error
+        assert (await answers.next()).number == 2
+
+    run(story)

@@ -66,14 +66,18 @@ class AdvisorProcess:
     async def _serve(self) -> None:
         """One process, from its start to its end."""
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            MODULE,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                MODULE,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+        except OSError as error:  # no memory, no descriptors: training needs no planner
+            self._fail(f"its process cannot be started: {error}")
+            return
         with suppress(OSError):  # it ended at once; what it imports takes a second of a processor
             os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
         self._process = process
@@ -100,6 +104,7 @@ class AdvisorProcess:
 
     def _fail(self, how: str) -> None:
         number, self._open, self._waiting = self._open, 0, None
+        self._serving = None  # the next question may be asked in reply: it starts another
         if number:
             self._on_answer(PlanAnswer(number=number, error=how))
 
