@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from holdfast.observe.append import append_whole, sync_file
+from holdfast.observe.append import append_whole, sync_file, write_over
 
 
 @pytest.fixture
@@ -47,4 +47,12 @@ def test_other_mistakes_are_raised(tmp_path):
     fd = os.open(tmp_path / "lines", os.O_RDONLY)
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         append_whole(fd, b"one\n")
+    os.close(fd)
+
+
+def test_what_is_there_is_written_again(tmp_path):
+    fd = os.open(tmp_path / "lines", os.O_RDWR | os.O_CREAT)
+    append_whole(fd, b"one\ntwo\n")
+    assert write_over(fd, b"two\n", 4) == ""
+    assert content(fd) == b"one\ntwo\n"
     os.close(fd)

@@ -1,3 +1,6 @@
+import errno
+import os
+
 import pytest
 
 from holdfast.control.journal_entries import Fenced, NumberTaken, TermBegun
@@ -6,6 +9,25 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.coordinator.control_journal import ControlJournal
 
 ENTRIES = (TermBegun(1), NumberTaken(4, "why"), Fenced(Member("n0.g1", 2), "gone"))
+
+
+class Disk:
+    """Stands in for fsync: one that fails loses what it was to put on the disk, as Linux may do."""
+
+    def __init__(self, path, monkeypatch):
+        self.path, self.num_failures, self.on_disk = path, 0, b""
+        monkeypatch.setattr("os.fsync", self.sync)
+
+    def sync(self, fd):
+        found = os.pread(fd, 10**6, 0)
+        if not self.num_failures:
+            self.on_disk = found
+            return
+        self.num_failures -= 1
+        lost = self.on_disk + bytes(len(found) - len(self.on_disk))
+        with self.path.open("r+b") as file:
+            file.write(lost)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def write(path, entries=ENTRIES):
@@ -48,4 +70,40 @@ def test_syncs_are_shared(tmp_path, monkeypatch):
     journal = write(tmp_path / "c")
     journal.sync()
     assert len(synced) == 1
+    journal.close()
+
+
+def test_what_a_failed_sync_has_lost_is_written_again(tmp_path, monkeypatch):
+    disk = Disk(tmp_path / "c", monkeypatch)
+    journal = write(tmp_path / "c", ENTRIES[:1])
+    disk.num_failures = 2
+    for entry in ENTRIES[1:]:
+        journal.append(entry)
+        assert journal.sync() == "Input/output error"
+    assert journal.sync() == ""
+    journal.close()
+    assert disk.path.read_bytes() == disk.on_disk
+    assert ControlJournal(disk.path).entries == ENTRIES
+
+
+def test_a_successor_does_not_trust_what_it_has_read(tmp_path, monkeypatch):
+    """The sync of the one before may have failed, and what is read may be nowhere but in memory."""
+    write(tmp_path / "c").close()
+    disk = Disk(tmp_path / "c", monkeypatch)
+    journal = ControlJournal(tmp_path / "c")
+    disk.path.write_bytes(bytes(disk.path.stat().st_size))
+    journal.append(TermBegun(2))
+    assert journal.sync() == ""
+    journal.close()
+    assert ControlJournal(disk.path).entries == (*ENTRIES, TermBegun(2))
+
+
+def test_a_disk_that_is_full_while_it_is_written_again_is_trouble(tmp_path, monkeypatch):
+    write(tmp_path / "c").close()
+    journal = ControlJournal(tmp_path / "c")
+    journal.append(TermBegun(2))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", lambda fd, data, offset: 0)
+        assert journal.sync() == "No space left on device"
+    assert journal.sync() == ""
     journal.close()
