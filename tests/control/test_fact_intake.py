@@ -8,7 +8,14 @@ from holdfast.control.delivery import Sender
 from holdfast.control.effects import Fail
 from holdfast.control.ending import GivingUp
 from holdfast.control.fact_intake import FactIntake
-from holdfast.control.facts import NodeLost, StepReported, WorkerHung, WorkerTold
+from holdfast.control.facts import (
+    NodeConnected,
+    NodeDead,
+    NodeLost,
+    StepReported,
+    WorkerHung,
+    WorkerTold,
+)
 from holdfast.control.hang_monitor import HangMonitor
 from holdfast.control.job_end import JobEnd
 from holdfast.control.replanning import Replanner
@@ -45,6 +52,26 @@ def test_a_silent_node_is_lost_so_long_after_its_last_word(silent_ms, waits_ms):
     assert state.lost_nodes() == []
     job.tick(1)
     assert state.lost_nodes() == ["n0"]
+
+
+@pytest.mark.parametrize(("agent", "is_dead"), [("a0", False), ("a1", True), ("", True)])
+def test_the_death_of_an_agent_says_nothing_about_the_next_one(agent, is_dead):
+    job = Job().begin()
+    job.take(NodeDead("n0", "the agent of n0 has ended", will_return=True, agent=agent))
+    roster = job.coordinator._state.roster
+    assert ("n0" in roster.away) == is_dead
+    assert job.coordinator._state.journal.is_fenced(job.member("n0.g0")) == is_dead
+
+
+def test_whether_a_dead_node_returns_is_said_by_the_last_death():
+    """Also by that of an agent that never came."""
+    job = Job().begin()
+    job.take(NodeDead("n0", will_return=True, agent="a1"))
+    job.take(NodeDead("n0", will_return=False, agent="a2"))
+    assert job.coordinator._state.can_never_return("n0.g0")
+    job.take(NodeConnected(node="n0", agent="a3", places=("n0.g0",)))
+    job.take(NodeDead("n0", will_return=False, agent="a2"))
+    assert job.coordinator._state.roster.connected() == ["n0", "n1"]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from holdfast.control.journal_state import JournalState, members_of
 from holdfast.control.member_status import MemberStatus
 from holdfast.control.order import Share
 from holdfast.control.report import Member
+from holdfast.control.roster import Roster
 from holdfast.control.snapshots.coordination import SnapshotCoordination
 from holdfast.control.step_record import StepRecord
 from holdfast.control.worker import WorkerMachine
@@ -408,6 +409,12 @@ def forgotten_stop(patch: pytest.MonkeyPatch) -> None:
         return None if is_lost and last.kind != "start" else message
 
     around(patch, Sender, "_due", due)
+
+
+@mutant
+def late_death(patch: pytest.MonkeyPatch) -> None:
+    """The death of an agent counts for the one of its node that has come since."""
+    patch.setattr(Roster, "is_replaced", lambda *_: False)
 
 
 def first_seed(name: str, num_seeds: int = 500) -> int | None:

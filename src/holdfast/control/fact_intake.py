@@ -110,7 +110,10 @@ class FactIntake:
         return []
 
     def _node_dead(self, fact: NodeDead) -> None:
+        """With its agent. If another agent has come by now, that has said who is gone."""
         state, node = self._state, fact.node
+        if state.roster.is_replaced(node, fact.agent):
+            return
         known = state.roster.nodes.get(node)
         was_alive = known is not None and not known.is_dead
         here = state.roster.remove_dead(node, will_return=fact.will_return)

@@ -49,6 +49,8 @@ class NodeDead(msgspec.Struct, frozen=True):
     """It is started again, without anything."""
     left: tuple[HeldArena, ...] = ()
     """What of its memory can still be read."""
+    agent: str = ""
+    """The one that has ended: another may be there by now. Empty: whichever is there."""
 
 
 class NodesAbsent(msgspec.Struct, frozen=True):

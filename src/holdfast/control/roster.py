@@ -17,6 +17,7 @@ from holdfast.plan.workers import node_of
 class Node(msgspec.Struct, kw_only=True):
     name: str
     agent: str = ""
+    """The one that was connected last; empty: none was yet."""
     places: tuple[str, ...] = ()
     is_connected: bool = False
     lost_ms: int = 0
@@ -77,6 +78,13 @@ class Roster:
         if known.is_connected:
             known.is_connected, known.lost_ms = False, now_ms
         self.away[node] = None
+
+    def is_replaced(self, node: str, agent: str) -> bool:
+        """Has another agent of that node come since, and is not known to be dead?"""
+        known = self.nodes.get(node)
+        if known is None or known.is_dead or not known.agent or not agent:
+            return False
+        return known.agent != agent
 
     def remove_dead(self, node: str, *, will_return: bool = False) -> list[Member]:
         """A node is dead; the processes that died with it."""

@@ -66,6 +66,10 @@ class OneAgent:
         return 0
 
 
+def serving(node: str, agent: str = "a") -> Serving:
+    return Serving(node=node, agent=agent, peer=Peer(host=node, port=1))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_all_agents_learn_of_each_other_in_whatever_order_they_come(spec, seed) -> None:
     """Each says where it is, then what it has; what others say may come in between."""
@@ -79,11 +83,34 @@ def test_all_agents_learn_of_each_other_in_whatever_order_they_come(spec, seed) 
     for name in steps:
         if name not in said:
             said.add(name)
-            hosts.introduce(Serving(node=name, peer=Peer(host=name, port=1)))
+            hosts.introduce(serving(name))
         else:
             dispatch.connect(name, agents[name])
             hosts.tell_peers(agents[name])
     assert [sorted(agent.knows) for agent in agents.values()] == [names] * 4
+    hosts.close()
+
+
+@pytest.mark.parametrize("comes_back", ["", "a", "b"])
+def test_a_node_that_is_back_while_it_was_looked_for_is_not_dead(spec, monkeypatch, comes_back):
+    """The answer, that no process of its agent is there, is up to three seconds old."""
+    hosts, dispatch, dead, begun = JobHosts(spec(), ADDRESS), Dispatch(), [], []
+    hosts._dispatch, hosts._take, hosts._start = dispatch, dead.append, begun.append
+    hosts.introduce(serving("n0"))
+
+    async def is_refused(loop, host, port):
+        if comes_back == "a":
+            dispatch.connect("n0", OneAgent())
+        elif comes_back:
+            hosts.introduce(serving("n0", comes_back))
+        return True
+
+    monkeypatch.setattr("holdfast.runtime.coordinator.job_hosts.is_refused", is_refused)
+    hosts.probe("n0")
+    (probe,) = begun
+    asyncio.run(probe)
+    found = [(fact.node, fact.agent, fact.will_return) for fact in dead]
+    assert found == ([] if comes_back else [("n0", "a", True)])
     hosts.close()
 
 

@@ -25,9 +25,12 @@ def test_what_the_launcher_says_and_hears():
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: link, sock=theirs)
-        ours.sendall(pack(StopRequest(signal="SIGINT")) + pack(NodeEnded(node="n0", how="it died")))
+        ours.sendall(
+            pack(StopRequest(signal="SIGINT"))
+            + pack(NodeEnded(node="n0", agent="a", how="it died"))
+        )
         assert await heard.get() == StopRequest(signal="SIGINT")
-        assert await heard.get() == NodeEnded(node="n0", how="it died")
+        assert await heard.get() == NodeEnded(node="n0", agent="a", how="it died")
         sent = [Wrote(journal=3, metrics=4), Ending(outcome="finished", reason="done")]
         for message in sent:
             link.send(message)

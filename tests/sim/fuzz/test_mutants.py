@@ -36,6 +36,7 @@ SCRIPTED = {
     "final_rollback": "control/test_rounds.py: a rollback that a member missed is ordered again",
     "fixed_target": "control/test_rounds.py: what a short step comes to is decided once",
     "incarnations": "control/test_journal_state.py: a name started again is not fenced",
+    "late_death": "control/test_fact_intake.py: a death says nothing about the next agent",
     "late_void": "control/test_worker_position.py: a void waits for the agreement",
 }
 """Rules that few seeds miss, one in hundreds, and where their need is shown instead."""

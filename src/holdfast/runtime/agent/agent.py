@@ -152,7 +152,7 @@ class Agent:
         loop.add_reader(self._forker, self._receive_fork_notice)
         if self._service is not None:
             peer = await self._service.start(self._spec.serves)
-            self._serving = Serving(node=self._spec.node, peer=peer)
+            self._serving = Serving(node=self._spec.node, agent=self._spec.agent, peer=peer)
         self._finder.start(self._hang_up, self._end_with_job)
         tasks = [asyncio.create_task(job) for job in (self._keep_connected(), self._beat())]
         await self._ended.wait()

@@ -229,13 +229,18 @@ class JobHosts:
         that agent is left, for its workers die with it; a host that says nothing proves nothing.
         """
         loop = asyncio.get_running_loop()
-        while serving.node not in self._dispatch.nodes and self._peers[serving.node] == serving:
-            if await is_refused(loop, serving.peer.host, serving.peer.port):
+        while self._is_away(serving):
+            is_dead = await is_refused(loop, serving.peer.host, serving.peer.port)
+            if is_dead and self._is_away(serving):
                 how = f"the agent of {serving.node} has ended"
                 # Another host may take its place, or this one is back with another agent.
-                self._take(NodeDead(serving.node, how, will_return=True))
+                self._take(NodeDead(serving.node, how, will_return=True, agent=serving.agent))
                 return
             await asyncio.sleep(PROBE_S)
+
+    def _is_away(self, serving: Serving) -> bool:
+        """It has not come back, and no other agent of its node has come."""
+        return serving.node not in self._dispatch.nodes and self._peers[serving.node] == serving
 
     # The end.
 

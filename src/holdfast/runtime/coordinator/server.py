@@ -372,8 +372,8 @@ class CoordinatorServer:
                     reason += "; Ctrl-C again to stop at once"
                 self._run_log.tell([events.StopRequested(signal=name, reason=reason)])
                 self._take(StopWanted(name))
-            case NodeEnded(node=node, how=how, will_return=will_return):
-                self._take(NodeDead(node, how, will_return, self._left_of(node)))
+            case NodeEnded(node=node, agent=agent, how=how, will_return=will_return):
+                self._take(NodeDead(node, how, will_return, self._left_of(node), agent))
 
     # Effects.
 

@@ -194,6 +194,8 @@ class JobRun:
         self._actions = actions(job.config.job.signals)
         self._ending: Ending | None = None
         self._signal = 0
+        self._agents: dict[str, str] = {}
+        """By node: the last that was started there."""
         self._ended_nodes: dict[str, NodeEnded] = {}
         self._coordinator_starts: list[float] = []
         self._store_starts: list[float] = []
@@ -293,11 +295,12 @@ class JobRun:
     def _start_agent(self, node: str) -> None:
         host, port = self._control.getsockname()[:2]
         self._ended_nodes.pop(node, None)
+        self._agents[node] = secrets.token_hex(8)
         settings = resolved(self._job).job
         self._people.start_agent(
             AgentSpec(
                 node=node,
-                agent=secrets.token_hex(8),
+                agent=self._agents[node],
                 places=self._nodes()[node],
                 host=host,
                 port=port,
@@ -391,7 +394,10 @@ class JobRun:
         starts = self._node_starts.setdefault(node, [])
         again = self._job.config.recovery.restart_nodes and self._may_start(starts)
         self._ended_nodes[node] = ended = NodeEnded(
-            node=node, how=f"the agent of {node} {how}", will_return=again
+            node=node,
+            agent=self._agents[node],
+            how=f"the agent of {node} {how}",
+            will_return=again,
         )
         self._people.tell(ended)
         if again:

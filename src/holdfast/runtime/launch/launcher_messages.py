@@ -63,6 +63,8 @@ class NodeEnded(Message, frozen=True, kw_only=True):
     """The launcher saw an agent end."""
 
     node: str
+    agent: str
+    """Which: another may be there by the time this is read."""
     how: str
     will_return: bool = False
     """It starts another."""

@@ -43,6 +43,8 @@ class Peers(Message, frozen=True, kw_only=True):
 
 class Serving(Message, frozen=True, kw_only=True):
     node: str
+    agent: str
+    """Differs for every agent process."""
     peer: Peer
 
 

@@ -77,6 +77,11 @@ class SimulatedAgent:
         self.connect()
         self._beat()
 
+    @property
+    def agent(self) -> str:
+        """Differs for every agent process."""
+        return f"{self.node}/{self.life}"
+
     # The coordinator
 
     def connect(self) -> None:
@@ -96,7 +101,7 @@ class SimulatedAgent:
         self._pages.forget()
         hello = NodeConnected(
             node=self.node,
-            agent=f"{self.node}/{self.life}",
+            agent=self.agent,
             places=self.places,
             workers=tuple(self.states.values()),
             arenas=self.held(),

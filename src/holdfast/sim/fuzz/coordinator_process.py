@@ -67,9 +67,12 @@ class CoordinatorProcess:
         self.told_steps: dict[tuple[int, int], None] = {}
         """Step and epoch of what was reported to the coordinator of the moment."""
         self.known = KnownMemory(world.memories)
+        self._agents: dict[str, str] = {}
+        """By node: the last that the coordinator of the moment has heard of."""
         self._links: dict[str, SimulatedConnection] = {}
         self._replaced: list[ReplacedCoordinator] = []
-        self._life = 0
+        self.life = 0
+        """Which coordinator this is: counts up with every one."""
         self._deadline_ms = self._wakes_ms = 0
         """When it has to look again, and when it is woken next."""
 
@@ -81,14 +84,15 @@ class CoordinatorProcess:
         if self.is_up:
             return
         self.is_up = True
-        self._life += 1
+        self.life += 1
         self.machine = Coordinator(self.settings, list(self.journal), self.recorded)
         self.known = KnownMemory(self.world.memories)
         self.told_steps.clear()
+        self._agents.clear()
         self.world.reopened(self.machine)
         self._deadline_ms = self._wakes_ms = self.world.clock.now_ms
         self._find_checkpoints()
-        self._wake(self._life, self._wakes_ms)
+        self._wake(self.life, self._wakes_ms)
 
     def crash(self) -> None:
         if not self.is_up:
@@ -135,7 +139,7 @@ class CoordinatorProcess:
 
     def _wake(self, life: int, at_ms: int) -> None:
         """Unless it was to be woken earlier since, or by now has to look later only."""
-        if not self.is_up or life != self._life or at_ms != self._wakes_ms:
+        if not self.is_up or life != self.life or at_ms != self._wakes_ms:
             return
         if self._deadline_ms > at_ms:
             self._wake_at(self._deadline_ms)
@@ -145,7 +149,7 @@ class CoordinatorProcess:
 
     def _wake_at(self, at_ms: int) -> None:
         self._wakes_ms = at_ms
-        self.world.clock.at(at_ms, self._wake, self._life, at_ms)
+        self.world.clock.at(at_ms, self._wake, self.life, at_ms)
 
     def expect(self, node: str, link: SimulatedConnection) -> None:
         old = self._links.get(node)
@@ -226,10 +230,15 @@ class CoordinatorProcess:
             case StepReported(report=report):
                 self.told_steps[report.step, report.epoch] = None
             case NodeConnected(node=node, arenas=arenas):
+                self._agents[node] = fact.agent
                 self.known.told(node, arenas, is_new=True)
             case NodeHolds(node=node, arenas=arenas):
                 self.known.told(node, arenas)
-            case NodeLost(node=node, left=left) | NodeDead(node=node, left=left):
+            case NodeLost(node=node, left=left):
+                self.known.told(node, left)
+            case NodeDead(node=node) if self._agents.get(node, fact.agent) != fact.agent:
+                self.world.count("deaths told late")
+            case NodeDead(node=node, left=left):
                 self.known.told(node, left)
             case CheckpointsFound(checkpoints=checkpoints):
                 self.known.found_on_disk(checkpoints)

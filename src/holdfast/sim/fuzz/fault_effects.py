@@ -34,7 +34,7 @@ def _crash_worker(world: "World", rng: Random, worker: "Worker | None") -> None:
 
 
 def _crash_node(world: "World", rng: Random, worker: "Worker | None") -> None:
-    """Sometimes it comes back, sometimes its death is proven."""
+    """Sometimes it comes back, sometimes its death is proven: also late, when it is back."""
     victim = _victim(world, rng, worker)
     if victim is None:
         return
@@ -43,15 +43,18 @@ def _crash_node(world: "World", rng: Random, worker: "Worker | None") -> None:
     world.clock.note(f"{agent.node} is lost")
     agent.crash()
     if rng.random() < 0.4:
-        dead = NodeDead(agent.node, "the launcher saw its end", will_return=True)
-        world.clock.after(rng.randint(1, 20), _tell_if_down, world, agent.node, agent.life, dead)
+        dead = NodeDead(agent.node, "the launcher saw its end", will_return=True, agent=agent.agent)
+        most_ms = rng.choice((20, 900))
+        told = world.coordinator.life
+        world.clock.after(rng.randint(1, most_ms), _tell_death, world, dead, told)
     if rng.random() < 0.6:
         world.clock.after(rng.randint(50, 600), agent.boot)
 
 
-def _tell_if_down(world: "World", node: str, life: int, dead: NodeDead) -> None:
-    agent = world.agents[node]
-    if not agent.is_alive and agent.life == life:
+def _tell_death(world: "World", dead: NodeDead, told: int) -> None:
+    """`told`: which coordinator is. To its successor the launcher says again who is not back."""
+    is_back = world.agents[dead.node].agent != dead.agent
+    if not is_back or world.coordinator.life == told:
         world.coordinator.take(dead)
 
 
