@@ -1,7 +1,7 @@
 """When the job is over, and when it is said."""
 
-from holdfast.control.effects import Finish, Happened, ToNode
-from holdfast.control.facts import NodeDead, StepReported, StopWanted
+from holdfast.control.effects import Fail, Finish, Happened, ToNode
+from holdfast.control.facts import NodeDead, StepReported, StopWanted, WorkerExited
 from holdfast.control.job_end import REPORTS_MS
 from holdfast.control.job_events import StepsUnrecorded
 from holdfast.control.settings import SnapshotSettings
@@ -64,3 +64,16 @@ def test_the_last_checkpoint_is_asked_for_again_where_its_writer_is_lost():
     assert asked_to_write(job) == ["n0", "n1", "n1"], "it may not know"
     job.take(Persisted(version=Version(1, 1), reason="", seconds=0.1, path="p"))
     assert [e.version for e in job.effects if isinstance(e, Finish)] == [1]
+
+
+def test_a_successor_says_the_same_of_a_failure():
+    """Whether what is in memory is of use, and whose log says more."""
+    job = Job().begin().complete()
+    for name in ("n0.g0", "n1.g0"):
+        job.take(WorkerExited(job.member(name), "SIGKILL"))
+    failed = [e for e in job.effects if isinstance(e, Fail)]
+    assert [e.is_state_lost for e in failed] == [True]
+    job.restart()
+    job.tick(1)
+    again = [e for e in job.effects if isinstance(e, Fail)]
+    assert again == failed * 2

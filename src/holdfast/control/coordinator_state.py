@@ -155,7 +155,7 @@ class CoordinatorState:
     def fail(self, reason: str, worker: str = "", *, is_state_lost: bool = False) -> None:
         """`worker`: whose log says more."""
         reason += self.last_words
-        self.record(Ended(reason, is_failure=True))
+        self.record(Ended(reason, is_failure=True, worker=worker, is_state_lost=is_state_lost))
         self.effects.append(Fail(reason, worker, is_state_lost))
 
     def clear(self, names: Iterable[str]) -> None:

@@ -81,6 +81,7 @@ class JobEnd:
     def say_again(self, ended: Ended) -> None:
         """A successor does: the launcher may not know."""
         if ended.is_failure:
-            self._state.effects.append(Fail(ended.reason))
+            fail = Fail(ended.reason, ended.worker, ended.is_state_lost)
+            self._state.effects.append(fail)
         else:
             self._state.end = self._state.end_of(ended.version)

@@ -95,6 +95,10 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     reason: str
     is_failure: bool = False
     version: int = 0
+    worker: str = ""
+    """Of a failure: whose log says more."""
+    is_state_lost: bool = False
+    """Of a failure: nothing that is in memory can be gone on from."""
 
 
 JournalEntry = (
