@@ -112,6 +112,13 @@ def test_a_stop_and_an_end_are_of_the_run_before():
     assert job.last.version == 5
 
 
+def test_a_stop_that_is_the_first_thing_it_hears_is_its_own():
+    job = Job().begin()
+    job.take(StopWanted("SIGTERM"))
+    again(job).take(StopWanted("SIGINT"))
+    assert job.coordinator._state.journal.stop == StopAsked("SIGINT")
+
+
 def test_a_change_that_was_entered_when_all_died_shows_in_what_is_left():
     """Its order is journaled, that all have entered it is not."""
     job = Job().begin()

@@ -3,6 +3,7 @@
 from holdfast.control.effects import Finish, Happened, ToNode
 from holdfast.control.facts import CheckpointWanted, StopWanted
 from holdfast.control.job_events import StepsUnrecorded
+from holdfast.control.journal_entries import StopAsked
 from holdfast.control.settings import SnapshotSettings
 from holdfast.control.snapshots.messages import Persist, Persisted
 from holdfast.control.stopping import LEAVE_MS, boundary_deadline_ms, is_overdue
@@ -41,6 +42,15 @@ def test_half_of_the_time_is_for_a_step_boundary():
     job.tick(1)
     assert is_overdue(state)
     assert job.coordinator.is_over
+
+
+def test_asking_again_gives_no_more_time():
+    job = stopping()
+    job.hold(3)
+    job.tick(GRACE_MS // 4)
+    job.take(StopWanted("SIGINT"))
+    assert [e.reason for e in job.journal if isinstance(e, StopAsked)] == ["SIGTERM"]
+    assert boundary_deadline_ms(job.coordinator._state) == GRACE_MS // 2
 
 
 def test_the_newest_version_is_written_before_the_end_is_said():

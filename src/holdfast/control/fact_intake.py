@@ -103,7 +103,8 @@ class FactIntake:
                 self._replanner.answered(answer)
             case CheckpointWanted(reason=reason):
                 state.effects += state.snapshots.persist_now(reason)
-            case StopWanted(reason=reason):
+            case StopWanted(reason=reason) if state.journal.stop is None:
+                # Once: asking again gives the job no more time.
                 state.record(StopAsked(reason))
                 state.stop_ms = state.now_ms
                 void(state, "the job stops")

@@ -181,6 +181,8 @@ class CheckpointWanted(msgspec.Struct, frozen=True):
 
 
 class StopWanted(msgspec.Struct, frozen=True):
+    """What follows it in the same run changes nothing."""
+
     reason: str = ""
 
 

@@ -10,7 +10,7 @@ from holdfast.control.job_events import (
     Recorded,
     StepCompleted,
 )
-from holdfast.control.journal_entries import Fenced, Ordered, Started, TermBegun
+from holdfast.control.journal_entries import Fenced, Ordered, Started, StopAsked, TermBegun
 from holdfast.control.order import FullPlan, Order, PlanWithout
 from holdfast.control.plan_worth import weigh
 from holdfast.control.report import Member
@@ -19,6 +19,7 @@ from holdfast.observe.events import (
     PlanStarted,
     ProtectionChanged,
     Recovered,
+    StopRequested,
     WorkerLost,
     WorkerRestarted,
     WorkersReady,
@@ -127,6 +128,16 @@ def test_a_worker_that_is_started_again(open_log, run_dir):
     log.note(Started(Member("n0.g0", 2)))
     (event,) = read_journal(run_dir / "journal.jsonl")
     assert event == WorkerRestarted(worker="n0.g0", incarnation=2)
+
+
+@pytest.mark.parametrize(("signal", "has_way_out"), [("SIGTERM", False), ("SIGINT", True)])
+def test_a_stop_is_said_with_what_may_follow(open_log, signal, has_way_out):
+    log = open_log()
+    log.note(StopAsked(signal))
+    (event,) = log.recent
+    assert isinstance(event, StopRequested)
+    assert event.signal == signal
+    assert ("Ctrl-C again" in event.reason) == has_way_out
 
 
 def test_the_rest(open_log):

@@ -366,11 +366,7 @@ class CoordinatorServer:
         match message:
             case CheckpointRequest(signal=name):
                 self._take(CheckpointWanted(f"{name} asks for it"))
-            case StopRequest(signal=name) if not self._machine.view.is_stopping:
-                reason = "stopping with a checkpoint at the next step boundary"
-                if name == "SIGINT":
-                    reason += "; Ctrl-C again to stop at once"
-                self._run_log.tell([events.StopRequested(signal=name, reason=reason)])
+            case StopRequest(signal=name):
                 self._take(StopWanted(name))
             case NodeEnded(node=node, agent=agent, how=how, will_return=will_return):
                 self._take(NodeDead(node, how, will_return, self._left_of(node), agent))

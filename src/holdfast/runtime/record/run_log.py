@@ -11,7 +11,14 @@ from pathlib import Path
 import msgspec
 
 from holdfast.control.job_events import JobEvent, PlanWeighed, Recorded
-from holdfast.control.journal_entries import Fenced, JournalEntry, Ordered, RunBegun, Started
+from holdfast.control.journal_entries import (
+    Fenced,
+    JournalEntry,
+    Ordered,
+    RunBegun,
+    Started,
+    StopAsked,
+)
 from holdfast.control.order import Order
 from holdfast.control.report import Member
 from holdfast.observe.events import (
@@ -29,6 +36,7 @@ from holdfast.observe.events import (
     Recovered,
     Restored,
     StepDone,
+    StopRequested,
     WorkerRestarted,
 )
 from holdfast.observe.journal import Journal, read_journal, read_metrics
@@ -131,6 +139,8 @@ class RunLog:
                 self.tell([WorkerRestarted(worker=member.name, incarnation=member.incarnation)])
             case Fenced(member=member, reason=reason):
                 self.tell([lost_worker(member, reason)])
+            case StopAsked(reason=signal):
+                self.tell([_stop_requested(signal)])
 
     def _ordered(self, order: Order) -> None:
         plan = self._plans[order.number]
@@ -240,6 +250,13 @@ class RunLog:
 
     def close(self) -> None:
         self._journal.close()
+
+
+def _stop_requested(signal: str) -> StopRequested:
+    reason = "stopping with a checkpoint at the next step boundary"
+    if signal == "SIGINT":
+        reason += "; Ctrl-C again to stop at once"
+    return StopRequested(signal=signal, reason=reason)
 
 
 def _started(order: Order, plan: Plan, *, goes_on: bool) -> PlanStarted:
