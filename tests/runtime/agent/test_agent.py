@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from holdfast.control.facts import Beat, NodeConnected, WorkerExited, WorkerStarted
 from holdfast.control.report import Member
 from holdfast.control.state import WorkerState
+from holdfast.plan.profile import Profile
 from holdfast.runtime.agent.agent import Agent, AgentSpec
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import Forker
@@ -22,6 +24,8 @@ from holdfast.runtime.wire.messages import (
     Hello,
     InjectFault,
     KillWorker,
+    Measured,
+    ProbeDone,
     Relayed,
     StartWorker,
 )
@@ -214,8 +218,9 @@ def test_it_ends_with_the_launcher(run_agent):
     run_agent(story)
 
 
-def test_a_spec_travels(tiny_job):
-    spec = AgentSpec(
+@pytest.fixture
+def spec(tiny_job):
+    return AgentSpec(
         node="n0",
         agent="a",
         places=("n0.g0",),
@@ -233,4 +238,17 @@ def test_a_spec_travels(tiny_job):
             final_dir="",
         ),
     )
+
+
+def test_a_spec_travels(spec):
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=AgentSpec) == spec
+
+
+def test_what_a_probe_has_shown_is_not_told_to_another_coordinator(spec):
+    """It has ordered none, or another one of that number."""
+    agent, worker = Agent(spec, SimpleNamespace()), SimpleNamespace(member=FIRST)
+    measured = Measured(epoch=1, profile=Profile())
+    agent._receive(worker, measured)
+    agent._receive(worker, ProbeDone(number=1, seconds=0.1))
+    _, *kept = agent._everything()
+    assert kept == [Relayed(member=FIRST, message=measured)]

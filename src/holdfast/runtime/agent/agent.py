@@ -56,6 +56,7 @@ from holdfast.runtime.wire.messages import (
     InjectFault,
     KillWorker,
     OrderForNode,
+    ProbeDone,
     Relayed,
     StartWorker,
     ToAgent,
@@ -386,7 +387,8 @@ class Agent:
         self._tell(told)
         if isinstance(message, StepReport):
             self._steps.append(told)
-        elif not isinstance(message, WorkerState | Hello):
+        elif not isinstance(message, WorkerState | Hello | ProbeDone):
+            # What a probe has shown is of use to the coordinator that ordered it, and to no other.
             self._others = [*self._others[-KEPT_MESSAGES:], told]
 
     def _assignment(self, member: Member) -> Assignment:
