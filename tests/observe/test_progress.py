@@ -5,6 +5,7 @@ from holdfast.observe.events import (
     Decided,
     Evaluated,
     FaultInjected,
+    IdleNodeLost,
     JobEnded,
     PlanStarted,
     StepSkipped,
@@ -52,6 +53,7 @@ from support.job_events import CHANGED, ENDED, RECOVERED, STARTED, step
             WorkerLost(worker="n0.g1", incarnation=1, kind="killed", reason="was killed"),
             "n0.g1 lost: was killed",
         ),
+        (IdleNodeLost(node="n8", reason="was killed"), "n8 lost: was killed"),
         (CoordinatorStarted(term=2, reason="lost"), "coordinator 2 took over: lost"),
         (
             FaultInjected(fault="SIGKILL", target="n0.g1", step=3),

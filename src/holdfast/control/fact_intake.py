@@ -33,7 +33,7 @@ from holdfast.control.facts import (
 )
 from holdfast.control.hang_monitor import HangMonitor
 from holdfast.control.job_end import JobEnd
-from holdfast.control.job_events import JobEvent, SeatlessLost, StepCompleted
+from holdfast.control.job_events import IdleNodeDied, JobEvent, StepCompleted
 from holdfast.control.journal_entries import StopAsked
 from holdfast.control.measuring import learn_costs
 from holdfast.control.planned import void, want_plan
@@ -126,9 +126,7 @@ class FactIntake:
         for member in dead:
             self._hangs.gone(member)
         if was_alive and not dead:
-            name = f"{node}.g0"  # it had no process: the failure of a node all the same
-            gone = Member(name, state.journal.started.get(name, 0))
-            state.happened([SeatlessLost(gone, fact.reason or f"{node} is dead")])
+            state.happened([IdleNodeDied(node, fact.reason or f"{node} is dead")])
         state.changed()
 
     def _exited(self, fact: WorkerExited) -> None:

@@ -83,6 +83,13 @@ class SeatlessLost(msgspec.Struct, frozen=True):
     reason: str
 
 
+class IdleNodeDied(msgspec.Struct, frozen=True):
+    """A node without any process, of which none is missing: the failure of a node all the same."""
+
+    node: str
+    reason: str
+
+
 class ProtectionFound(msgspec.Struct, frozen=True):
     """What the job survives the loss of has changed."""
 
@@ -105,6 +112,7 @@ JobEvent = (
     | WorkerBlamed
     | SlownessFound
     | SeatlessLost
+    | IdleNodeDied
     | ProtectionFound
     | PlanWeighed
 )

@@ -323,6 +323,12 @@ class WorkerLost(Event, frozen=True, kw_only=True):
     """One of FAILURE_KINDS."""
 
 
+class IdleNodeLost(Event, frozen=True, kw_only=True):
+    """A node is dead that had no process: no worker is missing with it."""
+
+    node: str
+
+
 class WorkerRestarted(Event, frozen=True, kw_only=True):
     """Again, in place of a process that was lost."""
 
@@ -363,6 +369,7 @@ AnyEvent = (
     | StopRequested
     | WorkerFailed
     | WorkerLost
+    | IdleNodeLost
     | WorkerRestarted
     | JobEnded
 )

@@ -8,6 +8,7 @@ from holdfast.observe.events import (
     Event,
     FaultInjected,
     HostJoined,
+    IdleNodeLost,
     JobEnded,
     JobStarted,
     PlanChanged,
@@ -86,6 +87,8 @@ def describe_event(event: Event) -> str:
             return describe_slowness(event)
         case WorkerLost(worker=worker, kind=kind, reason=reason):
             return f"{node_of(worker) if kind in NODE_WIDE else worker} lost: {reason}"
+        case IdleNodeLost(node=node, reason=reason):
+            return f"{node} lost: {reason}"
         case CoordinatorStarted(term=term, reason=reason):
             return f"coordinator {term} took over: {reason}"
         case FaultInjected():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.observe.events import (
     Decided,
+    IdleNodeLost,
     PlanConsidered,
     Restored,
     StepSkipped,
@@ -235,6 +236,16 @@ def test_a_node_that_was_joining_is_one_failure():
         run.tell(WorkerLost(worker=worker, incarnation=2, kind="node lost", reason=why))
     model = run.steps(5).model()
     assert count_failures(model.incidents)["node lost"] == 1
+
+
+def test_a_node_without_any_process_is_one_failure_and_no_worker_is_missing():
+    lost = IdleNodeLost(node="n8", reason="the agent of n8 was killed")
+    run = MadeRun().start().steps(20).tell(lost).steps(5)
+    run.tell(WorkerLost(worker="n1.g0", incarnation=1, kind="killed", reason="SIGKILL"))
+    model = run.tell(lost).model()
+    assert count_failures(model.incidents) == {"killed": 1, "node lost": 2}
+    assert [incident.missing for incident in model.incidents] == [[], ["n1.g0"]]
+    assert "n8" not in model.workers.missing()
 
 
 def test_what_no_worker_is_lost_by_is_not_why_one_was_lost():

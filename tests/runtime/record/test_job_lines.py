@@ -1,8 +1,15 @@
 from math import inf, nan
 
-from holdfast.control.job_events import EpochEntered, StepCompleted, WorkerBlamed
+from holdfast.control.job_events import EpochEntered, IdleNodeDied, StepCompleted, WorkerBlamed
 from holdfast.control.worker_reports import ChangeReport, RestoreReport, StepReport
-from holdfast.observe.events import PlanChanged, Restored, StepDone, StepSkipped, WorkerFailed
+from holdfast.observe.events import (
+    IdleNodeLost,
+    PlanChanged,
+    Restored,
+    StepDone,
+    StepSkipped,
+    WorkerFailed,
+)
 from holdfast.plan.build import regular_plan
 from holdfast.runtime.record.job_lines import JobLines, count_groups, step_events
 from support.random_plans import make_units
@@ -60,6 +67,11 @@ def test_a_restore():
 def test_a_failure_that_ends_the_job():
     (failed,) = LINES.events(WorkerBlamed(A, "r0.s0", 3, "was killed"), 0.0)
     assert failed == WorkerFailed(worker=A, role="r0.s0", step=3, reason="was killed")
+
+
+def test_a_node_without_any_process_is_named_itself():
+    (lost,) = LINES.events(IdleNodeDied("n8", "its agent was killed"), 0.0)
+    assert lost == IdleNodeLost(node="n8", reason="its agent was killed")
 
 
 def test_groups_are_counted_once():

@@ -81,12 +81,23 @@ class IncidentLog:
             incident.lost = [*incident.lost, lost]
             incident.missing = sorted({*incident.missing, lost.worker})
             return True
+        self._lost_beside(moment, lost)
+        return False
+
+    def lost_idle_node(self, moment: RunMoment, lost: LostWorker) -> None:
+        """No worker is missing with it."""
+        if self._open is None:
+            self._lost_beside(moment, lost)
+        else:
+            self._open.lost = [*self._open.lost, lost]
+
+    def _lost_beside(self, moment: RunMoment, lost: LostWorker) -> None:
+        """No step waits for it."""
         if self._is_of_last(lost):
             self.incidents[-1].lost = [*self.incidents[-1].lost, lost]
         else:
             incident = self._add(moment, JOINER)
             incident.lost, incident.over_s, incident.whole_s = [lost], moment.at_s, moment.at_s
-        return False
 
     def _is_of_last(self, lost: LostWorker) -> bool:
         """Is it one more worker of the node that the last incident is about?"""

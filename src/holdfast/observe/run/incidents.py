@@ -12,6 +12,7 @@ NODE_WIDE = ("node lost", "unreachable")
 
 class LostWorker(msgspec.Struct, frozen=True):
     worker: str
+    """Or a node that had none."""
     kind: str
     reason: str
 

@@ -19,6 +19,7 @@ from holdfast.observe.events import (
     Event,
     FaultInjected,
     HostJoined,
+    IdleNodeLost,
     JobEnded,
     JobStarted,
     PlanChanged,
@@ -42,7 +43,7 @@ from holdfast.observe.goodput import Budget
 from holdfast.observe.progress import describe_evaluation
 from holdfast.observe.quantities import count, describe_protection
 from holdfast.observe.run.incident_log import IncidentLog, RunMoment
-from holdfast.observe.run.incidents import RECOVERY, RESTORE, RUN, Incident, LostWorker
+from holdfast.observe.run.incidents import NODE_WIDE, RECOVERY, RESTORE, RUN, Incident, LostWorker
 from holdfast.observe.run.series import StepSeries
 from holdfast.observe.run.step_clock import StepClock
 from holdfast.observe.run.workers import Workers
@@ -185,6 +186,9 @@ class RunModel:
                 self._note("end", f"{event.signal}: {event.reason}")
             case WorkerFailed():
                 self._note("lost", f"{event.worker} {event.reason}")
+            case IdleNodeLost(node=node, reason=reason):
+                self._note("lost", f"{node} lost: {reason}")
+                self._log.lost_idle_node(self._moment, LostWorker(node, NODE_WIDE[0], reason))
 
     def _note(self, kind: str, text: str) -> None:
         if len(self.notes) < MAX_NOTES:

@@ -7,6 +7,7 @@ from holdfast.control.ending import describe_skipped
 from holdfast.control.job_events import (
     AllReady,
     EpochEntered,
+    IdleNodeDied,
     JobEvent,
     PlanWeighed,
     ProtectionFound,
@@ -23,6 +24,7 @@ from holdfast.observe.events import (
     Decided,
     Evaluated,
     Event,
+    IdleNodeLost,
     PlanChanged,
     ProtectionChanged,
     Recovered,
@@ -68,6 +70,8 @@ class JobLines:
                 return [WorkerFailed(worker=worker, role=role, step=step, reason=why)]
             case SeatlessLost(member=member, reason=reason):
                 return [lost_worker(member, reason)]
+            case IdleNodeDied(node=node, reason=reason):
+                return [IdleNodeLost(node=node, reason=reason)]
             case ProtectionFound(protection=found):
                 return [
                     ProtectionChanged(
