@@ -8,6 +8,22 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+Label = Annotated[
+    str,
+    Parameter(
+        help="What tells this host apart, so that it is the same node when it comes back; "
+        "otherwise its name and address.",
+        show_default=False,
+    ),
+]
+LeaveAfter = Annotated[
+    float,
+    Parameter(
+        help="Stay so long after SIGTERM: where a scheduler ends a whole job, its last "
+        "checkpoint needs the nodes."
+    ),
+]
+
 
 def agent(
     *,
@@ -27,25 +43,12 @@ def agent(
     name: Annotated[
         str, Parameter(help="Which node it is, like n2; otherwise any.", show_default=False)
     ] = "",
-    label: Annotated[
-        str,
-        Parameter(
-            help="What tells this host apart, so that it is the same node when it comes back; "
-            "otherwise its name and address.",
-            show_default=False,
-        ),
-    ] = "",
+    label: Label = "",
     folder: Annotated[
         Path, Parameter(help="Where logs of this host are written, in a folder of the node.")
     ] = Path("holdfast-agent"),
     wait_s: Annotated[float, Parameter(help="For the job to begin, and to need a host.")] = 600.0,
-    leave_after_s: Annotated[
-        float,
-        Parameter(
-            help="Stay so long after SIGTERM: where a scheduler ends a whole job, its last "
-            "checkpoint needs the nodes."
-        ),
-    ] = 0.0,
+    leave_after_s: LeaveAfter = 0.0,
     tls_cert: Annotated[
         str, Parameter(help="The job's certificate, if it has one.", show_default=False)
     ] = "",

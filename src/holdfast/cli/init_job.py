@@ -134,21 +134,8 @@ def job_text(
     asked: InitAsked, path: Path, machine: Machine, layout: Layout, num_parameters: int
 ) -> str:
     name = path.stem if path.stem.replace("-", "").replace("_", "").isalnum() else "job"
-    there = (
-        f"{count(machine.num_devices, 'GPU')} ({machine.gpu})"
-        if machine.gpu
-        else count(machine.num_devices, "core")
-    )
     lines = [
-        f"# A job for a machine with {there}, {format_bytes(machine.device_bytes)} of memory free"
-        f"{' on each' if machine.gpu else ''} and",
-        f"# {format_bytes(machine.shared_bytes)} of shared memory.",
-        "#",
-        f"#     holdfast run {path.name}            train; the same command again goes on",
-        f"#     holdfast run {path.name} --dry-run  check it, start nothing",
-        "#",
-        "# What is not said here has a default. Every key can be given on the command line, too:",
-        "# --job.steps 10.",
+        *_head_lines(path, machine),
         "",
         "[job]",
         f"name = {_quoted(name)}",
@@ -193,6 +180,25 @@ def job_text(
         "",
     ]
     return "\n".join(lines + (_all_lines(lines) if asked.all else []))
+
+
+def _head_lines(path: Path, machine: Machine) -> list[str]:
+    there = (
+        f"{count(machine.num_devices, 'GPU')} ({machine.gpu})"
+        if machine.gpu
+        else count(machine.num_devices, "core")
+    )
+    return [
+        f"# A job for a machine with {there}, {format_bytes(machine.device_bytes)} of memory free"
+        f"{' on each' if machine.gpu else ''} and",
+        f"# {format_bytes(machine.shared_bytes)} of shared memory.",
+        "#",
+        f"#     holdfast run {path.name}            train; the same command again goes on",
+        f"#     holdfast run {path.name} --dry-run  check it, start nothing",
+        "#",
+        "# What is not said here has a default. Every key can be given on the command line, too:",
+        "# --job.steps 10.",
+    ]
 
 
 def _data_lines(asked: InitAsked, path: Path, layout: Layout) -> list[str]:

@@ -84,7 +84,20 @@ def make_app(
 ) -> Starlette:
     """`hosts`: names under which it may be asked."""
 
-    kinds = [] if control is None else list(control.kinds)
+    async def act(request: Request) -> Response:
+        return await _act(request, control)
+
+    answers = _answers(feed, tick_s, [] if control is None else list(control.kinds))
+    acts = [Route(path, act, methods=["POST"]) for path in ("/api/inject", "/api/stop")]
+    return Starlette(
+        routes=[*(Route(path, answer) for path, answer in answers.items()), *acts],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        lifespan=_exporting(feed, exporter),
+    )
+
+
+def _answers(feed: RunFeed, tick_s: float, kinds: list[str]) -> dict[str, Answer]:
+    """What is shown, by path. `kinds`: of faults that can be injected."""
 
     async def page(request: Request) -> Response:
         return HTMLResponse(make_page(), headers=HEADERS)
@@ -94,9 +107,6 @@ def make_app(
 
     async def step(request: Request) -> Response:
         return _json(feed.measured.pictures())
-
-    async def act(request: Request) -> Response:
-        return await _act(request, control)
 
     async def points(request: Request) -> Response:
         return _json(feed.points(_number(request, "start_s"), _number(request, "end_s")))
@@ -123,7 +133,7 @@ def make_app(
         state = state_of(model, present(model, time.time())[1])
         return _json({"state": state}, 200 if state in TRAINING else 503)
 
-    handlers: dict[str, Answer] = {
+    return {
         "/": page,
         "/api/run": run,
         "/api/points": points,
@@ -134,12 +144,6 @@ def make_app(
         "/healthz": healthz,
         "/readyz": readyz,
     }
-    acts = [Route(path, act, methods=["POST"]) for path in ("/api/inject", "/api/stop")]
-    return Starlette(
-        routes=[*(Route(path, answer) for path, answer in handlers.items()), *acts],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
-        lifespan=_exporting(feed, exporter),
-    )
 
 
 def _exporting(feed: RunFeed, exporter: IncidentExporter | None) -> Any:

@@ -1,6 +1,6 @@
 """Constructors: the regular plan, and exact splits of units over stages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.errors import HoldfastError
 from holdfast.plan.plan import Limits, Plan, Route, Schedule, Stage, StateBytes, whole_route
@@ -41,26 +41,15 @@ def regular_plan(
         "shard": shard,
         "virtual": virtual,
     }
-    for name, degree in degrees.items():
-        if degree < 1:
-            raise HoldfastError(f"{name} = {degree}: at least 1 is needed")
-    for name, number in (
-        ("workers", replicas * stages * tensor * shard),
-        ("micro-batches", micro_batches or 0),
-    ):
-        if number > MAX_NUMBER:
-            raise HoldfastError(f"{number} {name}: a plan has {MAX_NUMBER} at most")
-    axes = tuple((name, degrees[name]) for name in ("shard", "tensor") if degrees[name] > 1)
     seats = shard * tensor
-    names = (
-        tuple(workers)
-        if workers is not None
-        else worker_grid(replicas * stages * seats, devices_per_node)
-    )
-    if len(names) != replicas * stages * seats:
+    num_workers = replicas * stages * seats
+    _check_degrees(degrees, num_workers, micro_batches or 0)
+    axes = tuple((name, degrees[name]) for name in ("shard", "tensor") if degrees[name] > 1)
+    names = tuple(workers) if workers is not None else worker_grid(num_workers, devices_per_node)
+    if len(names) != num_workers:
         raise HoldfastError(
             f"{replicas} replicas x {stages} stages x {shard} shard x {tensor} tensor need "
-            f"{replicas * stages * seats} workers, {len(names)} given"
+            f"{num_workers} workers, {len(names)} given"
         )
     bounds = split_units(units, stages * virtual, split)
     built: list[Stage] = []
@@ -79,6 +68,15 @@ def regular_plan(
         limits=limits,
         state_bytes=state_bytes,
     )
+
+
+def _check_degrees(degrees: Mapping[str, int], num_workers: int, num_micro_batches: int) -> None:
+    for name, degree in degrees.items():
+        if degree < 1:
+            raise HoldfastError(f"{name} = {degree}: at least 1 is needed")
+    for name, number in (("workers", num_workers), ("micro-batches", num_micro_batches)):
+        if number > MAX_NUMBER:
+            raise HoldfastError(f"{number} {name}: a plan has {MAX_NUMBER} at most")
 
 
 def deal_routes(
