@@ -8,7 +8,7 @@ from holdfast.control.facts import Fact, NodeConnected, StepReported, Tick, Work
 from holdfast.control.journal_entries import JournalEntry
 from holdfast.control.order import Freeze, Order
 from holdfast.control.report import Member, Outcome
-from holdfast.control.settings import ControlSettings, SnapshotSettings
+from holdfast.control.settings import ControlSettings, ReplanSettings, SnapshotSettings
 from holdfast.control.snapshots.messages import NodeHolds
 from holdfast.control.worker_position import WorkerPosition
 from holdfast.control.worker_reports import StepReport
@@ -20,6 +20,9 @@ from holdfast.snapshot.arena_plan import SnapshotOptions
 from holdfast.snapshot.layout import Version
 from holdfast.snapshot.manifest import HeldArena
 from holdfast.snapshot.share import plan_digest
+
+NO_PLANNER = ReplanSettings(policy="reroute")
+"""Nothing answers what the planner is asked."""
 
 
 def small_plan(replicas: int = 2, stages: int = 1, **options: object) -> Plan:
@@ -39,7 +42,8 @@ class Job:
     def __init__(self, plan: Plan | None = None, spares: tuple[str, ...] = (), **options: object):
         self.plan = plan or small_plan()
         snapshots = SnapshotSettings(options=SnapshotOptions(job="test"))
-        self.settings = ControlSettings(plan=self.plan, **{"snapshots": snapshots, **options})
+        given = {"snapshots": snapshots, "replan": NO_PLANNER, **options}
+        self.settings = ControlSettings(plan=self.plan, **given)
         self.journal: list[JournalEntry] = []
         self.positions: dict[str, WorkerPosition] = {}
         self.said: list[str] = []

@@ -12,7 +12,7 @@ from holdfast.sim.fuzz.promises.promise import Checker, Violation
 from holdfast.sim.fuzz.shapes import JobShape
 from holdfast.sim.fuzz.worker import Worker
 from holdfast.sim.fuzz.world import World, WorldDelays
-from support.control_jobs import small_plan
+from support.control_jobs import NO_PLANNER, small_plan
 
 
 def make(
@@ -31,7 +31,8 @@ def make(
     shape = JobShape(plan, other or plan, {node: tuple(names) for node, names in places.items()})
     times = {"settle_ms": 20, "answer_ms": 300, "lost_after_ms": 250, "max_restarts": 100}
     snapshots = SnapshotSettings(options=OPTIONS, max_cost=0.0)
-    settings = ControlSettings(plan=plan, **{**times, "snapshots": snapshots, **options})
+    given = {**times, "snapshots": snapshots, "replan": NO_PLANNER, **options}
+    settings = ControlSettings(plan=plan, **given)
     pace = WorldDelays(is_one_machine=is_one_machine)
     world = World(Random(seed), shape, settings, pace, [Coverage(), *checkers])
     world.coordinator.open()

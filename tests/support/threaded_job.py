@@ -48,6 +48,7 @@ from holdfast.engine.trainer import Trainer
 from holdfast.models.model import LlamaModel
 from holdfast.models.presets import LlamaOptions
 from holdfast.plan.plan import Plan
+from support.control_jobs import NO_PLANNER
 from support.training import INITIAL_SEED, RUN_SEED, Task, reference_run
 
 DEADLINE_S = 40.0
@@ -225,7 +226,9 @@ class ThreadedJob:
     def _start_coordinator(self) -> None:
         """A new coordinator, which knows the journal and what the agent tells it."""
         settings = ControlSettings(
-            plan=self.plan, max_restarts=5 if self.restart else 0, **self.settings
+            plan=self.plan,
+            max_restarts=5 if self.restart else 0,
+            **{"replan": NO_PLANNER, **self.settings},
         )
         self.coordinator = Coordinator(settings, tuple(self.journal))
         self._is_stopping = False

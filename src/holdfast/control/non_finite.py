@@ -12,14 +12,12 @@ version is tried, a few times, and then the job ends.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 
 from holdfast.control.ending import describe_skipped
+from holdfast.control.settings import NonFinitePolicy
 from holdfast.control.worker_reports import StepReport
-
-NonFinitePolicy = Literal["skip", "stop", "go_back"]
 
 
 class StopAtStep(msgspec.Struct, frozen=True):

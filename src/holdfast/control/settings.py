@@ -8,6 +8,16 @@ from holdfast.control.worker_reports import Planned
 from holdfast.plan.plan import Plan
 from holdfast.snapshot.arena_plan import SnapshotOptions
 
+ReplanPolicy = Literal["auto", "reroute", "off"]
+"""auto: the planner is asked. reroute: stages that are lost are left out until their workers are
+back. off: what is lost stays out.
+"""
+
+NonFinitePolicy = Literal["skip", "stop", "go_back"]
+"""A step whose loss or gradients are not finite is applied by no worker: the job goes on with the
+next one, ends, or goes back to the last good version.
+"""
+
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     options: SnapshotOptions | None = None
@@ -23,10 +33,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ReplanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When a better plan is looked for, and what is assumed before anything was measured."""
 
-    policy: Literal["auto", "reroute", "off"] = "reroute"
-    """auto: the planner is asked. reroute: stages that are lost are left out until their workers
-    are back. off: what is lost stays out.
-    """
+    policy: ReplanPolicy = "auto"
     search_s: float = 1.0
     """How long the planner may search."""
     advice_ms: int = 30_000
@@ -76,10 +83,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: SnapshotSettings = SnapshotSettings()
     replan: ReplanSettings = ReplanSettings()
     mode: Literal["exact", "fast"] = "exact"
-    non_finite: Literal["skip", "stop", "go_back"] = "skip"
-    """A step whose loss or gradients are not finite is applied by no worker: the job goes on with
-    the next one, ends, or goes back to the last good version.
-    """
+    non_finite: NonFinitePolicy = "skip"
     go_back_tries: int = 3
     """How often, without a good step between."""
     first_step: int = 0

@@ -7,6 +7,8 @@ from msgspec import Meta
 from holdfast.control.settings import (
     ControlSettings,
     DetectSettings,
+    NonFinitePolicy,
+    ReplanPolicy,
     ReplanSettings,
     SnapshotSettings,
 )
@@ -18,7 +20,7 @@ from holdfast.runtime.config.section_types import (
     Section,
     default_of,
 )
-from holdfast.snapshot.arena_plan import CopyPlacement, SnapshotMode
+from holdfast.snapshot.arena_plan import CopyPlacement, SnapshotMode, SnapshotOptions
 
 
 class RecoverySection(Section, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class RecoverySection(Section, frozen=True, kw_only=True):
     """exact: lost micro-batches of the step in flight are computed again. fast: the step counts
     without them, at a smaller learning rate. off: a failed worker ends the job.
     """
-    non_finite: Literal["skip", "stop", "go_back"] = default_of(ControlSettings, "non_finite")
+    non_finite: NonFinitePolicy = default_of(ControlSettings, "non_finite")
     """A step whose loss or gradients are not finite is never applied. skip: the job goes on with
     the next one. stop: it ends, with its state as before that step. go_back: it goes back to the
     last good version and computes the step again; if it is the same again, its batch is left out.
@@ -39,7 +41,7 @@ class RecoverySection(Section, frozen=True, kw_only=True):
         default_of(ControlSettings, "restart_window_ms") / 1000
     )
     """Restarts that are longer ago do not count."""
-    plan: Literal["auto", "reroute", "off"] = "auto"
+    plan: ReplanPolicy = default_of(ReplanSettings, "policy")
     """auto: after a change of health the planner is asked for a better plan, beside the training.
     reroute: stages that are lost are left out until their workers are back. off: what is lost stays
     out.
@@ -79,27 +81,29 @@ class RecoverySection(Section, frozen=True, kw_only=True):
 
 
 class SnapshotSection(Section, frozen=True, kw_only=True):
-    every: Natural = 1
+    every: Natural = default_of(SnapshotOptions, "every")
     """Steps between two snapshots in memory; 0 = none are made, and no checkpoints either."""
     max_cost: Annotated[float, Meta(ge=0, le=1)] = default_of(SnapshotSettings, "max_cost")
     """The share of the training time that may be spent waiting for snapshots. Where they need more,
     `every` is doubled until they do not; 0 = it stays as it is.
     """
-    placement: CopyPlacement = "bubbles"
+    placement: CopyPlacement = default_of(SnapshotOptions, "placement")
     """When state is copied: "bubbles" = in the waits that the timeline of the current plan, with
     the times measured in this job, has as bubbles (in any wait where those do not hold everything),
     and from a GPU whose worker is alone beside its computations; "waits" = in any wait;
     "after_step" = at once, while training waits for it (to compare with).
     """
-    mode: SnapshotMode = "full"
+    mode: SnapshotMode = default_of(SnapshotOptions, "mode")
     """What a worker copies: "full" = parameters and optimizer state; "light" = parameters and the
     gradients of the last update, which a process of its node applies to optimizer state of its own.
     Less is copied in the worker's time; it takes more memory, and a core of the host. The versions
     are the same, bit for bit. On a CPU, with a snapshot of every step.
     """
-    parity: bool = True
+    parity: bool = default_of(SnapshotOptions, "parity")
     """Keep enough on every node to compute what another one held."""
-    memory_limit_bytes: Annotated[int, Meta(ge=0, le=2**60)] = 0
+    memory_limit_bytes: Annotated[int, Meta(ge=0, le=2**60)] = default_of(
+        SnapshotOptions, "memory_limit_bytes"
+    )
     """Of shared memory, per node; 0 = what there is. Where it does not suffice, parity goes first,
     then the interval grows.
     """

@@ -6,10 +6,10 @@ from holdfast.control.settings import (
     ReplanSettings,
     SnapshotSettings,
 )
+from holdfast.runtime.config.section_types import default_of
 from holdfast.runtime.config.snapshot_options import snapshot_options
 from holdfast.runtime.launch.launcher_messages import CoordinatorSpec
 
-ENTER_MS = 30_000
 GRACE_S = 10.0
 """How much longer than its workers the coordinator waits for any sign of progress."""
 LEAVING_MS = 500
@@ -46,7 +46,7 @@ def settings_of(spec: CoordinatorSpec, term: int = 0) -> ControlSettings:
         settle_ms=recovery.settle_ms,
         answer_ms=recovery.answer_ms,
         leaving_ms=LEAVING_MS if spec.config.job.device == "cuda" else recovery.answer_ms,
-        enter_ms=min(ENTER_MS, int(250 * spec.config.job.timeout_s)),
+        enter_ms=min(default_of(ControlSettings, "enter_ms"), int(250 * spec.config.job.timeout_s)),
         join_within_ms=int(1000 * recovery.join_within_s),
         lost_after_ms=recovery.lost_after_ms,
         max_restarts=recovery.max_restarts,
