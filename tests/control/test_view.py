@@ -7,7 +7,7 @@ def test_before_the_first_order():
     assert isinstance(view, CoordinatorView)
     assert (view.term, view.last, view.epoch, view.change) == (0, None, 0, 0)
     assert view.plan == view.wanted == small_plan()
-    assert (view.workers, view.nodes, view.num_workers) == ({}, [], 0)
+    assert (view.workers, view.nodes) == ({}, [])
 
 
 def test_it_is_always_up_to_date():
@@ -17,9 +17,8 @@ def test_it_is_always_up_to_date():
     assert (view.term, view.epoch, view.next_step) == (1, 1, 0)
     assert list(view.workers) == ["n0.g0", "n1.g0"]
     assert view.workers["n0.g0"].epoch == 1
-    assert (view.nodes, view.is_stopping, view.is_over) == (["n0", "n1"], False, False)
+    assert (view.nodes, view.is_stopping) == (["n0", "n1"], False)
     assert view.plans[1] == view.plan
-    assert view.epoch_of_step(0) == 1
 
 
 def test_at_the_end_joiners_have_nothing_to_say():

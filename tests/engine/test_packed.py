@@ -20,7 +20,7 @@ from holdfast.engine.packed import PackedTask
 from holdfast.engine.row_data import RowData
 from holdfast.engine.scripted import scripted_trainer
 from holdfast.engine.tensor_parallel import IGNORED
-from holdfast.engine.unit_module import Call, UnitPlacement, run_units
+from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.errors import HoldfastError
 from holdfast.models.llama import attend_inside, build_unit, initial_state
 from holdfast.models.model import LlamaModel
@@ -30,6 +30,7 @@ from reference.loop import Settings, mean_gradients, train
 from reference.model import ReferenceLlama
 from support.live_groups import run_together
 from support.training import INITIAL_SEED, RUN_SEED, SMALL
+from support.unit_runs import run_units
 
 SEED = 3
 

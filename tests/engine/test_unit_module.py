@@ -15,10 +15,10 @@ from holdfast.engine.unit_module import (
     UnitPlacement,
     gradient_kind,
     local_box,
-    run_units,
 )
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.plan.units import Split, TensorSpec, Unit
+from support.unit_runs import run_units
 
 ROWS = TensorSpec("pair.rows", (8, 3), Split(0, 8))
 FOLLOWING = TensorSpec("pair.following", (4, 3), Split(0, 4, 8))

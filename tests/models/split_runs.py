@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.engine.random import Numbers
-from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement, run_units
+from holdfast.engine.unit_module import Call, UnitModule, UnitPlacement
 from holdfast.models.llama import PLAIN, build_unit
 from holdfast.plan.model_catalog import LlamaShape, llama_units
+from support.unit_runs import run_units
 
 SMALL = LlamaShape(
     dim=64, num_layers=2, num_heads=8, num_kv_heads=4, hidden=96, vocab=80, vocab_parts=20

@@ -8,13 +8,14 @@ from engine.thread_group import run_threads
 from holdfast import column, cross_entropy, replicated, row, sequential, vocabulary
 from holdfast.engine.random import Numbers
 from holdfast.engine.tensor_parallel import LocalGroup
-from holdfast.engine.unit_module import Call, UnitPlacement, run_units
+from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.errors import HoldfastError, UserCodeError
 from holdfast.models.foreign import without_memory
 from holdfast.models.sequential import sequential_model
 from holdfast.models.styles import Style, styles_in
 from holdfast.models.tracing import zeros_for
 from holdfast.plan.units import Split
+from support.unit_runs import run_units
 
 VOCAB, DIM = 20, 8
 

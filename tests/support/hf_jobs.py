@@ -8,12 +8,13 @@ from torch import Tensor
 
 from holdfast.engine.data import SyntheticTask
 from holdfast.engine.optimizer_config import OptimizerConfig
-from holdfast.engine.unit_module import Call, UnitPlacement, run_units
+from holdfast.engine.unit_module import Call, UnitPlacement
 from holdfast.models.foreign import ForeignModel
 from holdfast.models.hf import hf_model
 from holdfast.runtime.config.job_file import JobConfig
 from holdfast.runtime.config.settings import read_tables
 from support.hf_models import VOCAB, plain_loss
+from support.unit_runs import run_units
 
 ROWS, LENGTH, MICRO_BATCHES, SEED = 2, 9, 4, 7
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=2)

@@ -56,10 +56,6 @@ class CoordinatorView:
         """By epoch."""
         return self._state.journal.plans
 
-    def epoch_of_step(self, step: int) -> int:
-        """Whose word on a step counts; 0: that of none yet."""
-        return self._state.journal.epoch_of_step(step)
-
     @property
     def wanted(self) -> Plan:
         return self._state.journal.wanted
@@ -67,10 +63,6 @@ class CoordinatorView:
     @property
     def is_stopping(self) -> bool:
         return self._state.journal.stop is not None
-
-    @property
-    def is_over(self) -> bool:
-        return self._state.journal.ended is not None
 
     @property
     def next_step(self) -> int:
@@ -89,11 +81,6 @@ class CoordinatorView:
         last, states = self._state.journal.last, self._state.roster.states
         members = members_of(last) if last is not None else []
         return [member.name for member in members if member in states]
-
-    @property
-    def num_workers(self) -> int:
-        """Processes that are there."""
-        return len(self._state.roster.states)
 
     @property
     def slow(self) -> Mapping[str, float]:

@@ -197,7 +197,9 @@ class _FedJoin:
 
 
 class _UnfedJoin:
-    """With state that is moved in one go when the others go over."""
+    """With state that is moved in one go when the others go over, at the very step of a script: a
+    coordinator gives sources to all who join.
+    """
 
     def __init__(self, parts: WorkerParts, order: Order, plan: Plan, store: Any) -> None:
         if parts.epoch is None:

@@ -16,9 +16,9 @@ stay.
 Over replicas, and over the units that share a tensor (tied embeddings), gradients always add.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -132,13 +132,6 @@ def gradient_kind(spec: TensorSpec, tensor_rank: int, tensor: int) -> GradientKi
     box = spec.box(tensor_rank, tensor)
     others = (spec.box(rank, tensor) for rank in range(tensor) if rank != tensor_rank)
     return "own" if all(intersect(box, other) is None for other in others) else "partial"
-
-
-def run_units(units: Iterable[UnitModule], x: Any, call: Call) -> Any:
-    """A stage's forward pass: tokens or a hidden state in, a hidden state or the loss sum out."""
-    for unit in units:
-        x = unit(x, call)
-    return x
 
 
 def _attribute(spec: TensorSpec) -> str:

@@ -76,10 +76,6 @@ class ArenaSlot:
         return self._arena.layout
 
     @property
-    def is_committed(self) -> bool:
-        return self._arena._committed(self._number) == self.version
-
-    @property
     def is_in_progress(self) -> bool:
         return self._arena._read_slot(self._number)[:3] == (_IN_PROGRESS, *_pair(self.version))
 
