@@ -82,11 +82,12 @@ def test_a_coordinator_that_was_started_gets_time() -> None:
     assert agent.is_due(1200 + START_MS)
 
 
-def test_a_higher_term_ends_the_obedience_to_a_lower_one() -> None:
+def test_after_a_higher_term_no_lower_one_is_followed() -> None:
     agent = connected(term=3)
     assert agent.saw_term(4, 0)
     assert not agent.is_reached
     assert not agent.reached(3)
+    assert [agent.is_current(term) for term in (3, 4, 5)] == [False, True, True]
     assert not agent.is_reached
     assert agent.reached(4)
     assert agent.is_reached

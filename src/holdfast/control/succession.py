@@ -98,6 +98,10 @@ class Succession:
         self._not_before_ms = max(self._not_before_ms, now_ms + self._settings.start_ms)
         return True
 
+    def is_current(self, term: int) -> bool:
+        """Does an agent that reaches the coordinator of this term count?"""
+        return term >= self.term
+
     def is_due(self, now_ms: int) -> bool:
         """Time to ask the others."""
         since_ms = self._missing_since_ms

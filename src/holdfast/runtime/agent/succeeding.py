@@ -144,7 +144,7 @@ class SucceedingFinder:
         nodes = [node for node in sorted(self._peers, key=_number) if node != self._spec.node]
         asked = (self._ask(self._peers[node]) for node in nodes[:MAX_ASKED])
         told = [answer for answer in await asyncio.gather(*asked) if answer is not None]
-        reaching = [t for t in told if t.is_reached and t.term >= self._succession.term]
+        reaching = [t for t in told if t.is_reached and self._succession.is_current(t.term)]
         return PeerAnswers(
             num_heard=len(told),
             num_reaching=len(reaching),
