@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cli.demo_throughput import Heard, chart_lines, hurt_replicas, throughput_story
+from holdfast.cli.demo_throughput import SeenEvent, chart_lines, hurt_replicas, throughput_story
 from holdfast.observe.events import FaultInjected, SlownessJudged, StepDone, WorkerLost
 from holdfast.plan.build import regular_plan
 from holdfast.plan.model_catalog import llama_shape, llama_units
@@ -40,11 +40,11 @@ def judged(verdict, worker):
 
 def test_a_lost_replica_costs_a_third_where_it_is_dropped():
     """Ten steps of a second; then a worker is lost and steps take 1.25 s."""
-    heard = [Heard(float(second), done(second)) for second in range(11)]
-    heard.append(Heard(10.0, FaultInjected(fault="SIGKILL", target="n1.g0", step=10)))
-    heard.append(Heard(10.0, WorkerLost(worker="n1.g0", incarnation=1, kind="exit")))
-    heard += [Heard(10.0 + 1.25 * number, done(10 + number)) for number in range(1, 9)]
-    story = throughput_story(heard, PLAN, PROFILE, columns=10)
+    events = [SeenEvent(float(second), done(second)) for second in range(11)]
+    events.append(SeenEvent(10.0, FaultInjected(fault="SIGKILL", target="n1.g0", step=10)))
+    events.append(SeenEvent(10.0, WorkerLost(worker="n1.g0", incarnation=1, kind="exit")))
+    events += [SeenEvent(10.0 + 1.25 * number, done(10 + number)) for number in range(1, 9)]
+    story = throughput_story(events, PLAN, PROFILE, columns=10)
     assert story.column_s == pytest.approx(2.0)
     assert story.ours[0] == pytest.approx(1.0)
     assert story.ours[-1] == pytest.approx(0.8)
@@ -58,10 +58,10 @@ def test_a_lost_replica_costs_a_third_where_it_is_dropped():
 
 
 def test_a_slow_replica_is_hurt_from_the_verdict_to_the_recovery():
-    heard = [
-        Heard(5.0, judged("suspect", "n2.g0")),
-        Heard(6.0, judged("slow", "n2.g0")),
-        Heard(9.0, judged("recovered", "n2.g0")),
+    events = [
+        SeenEvent(5.0, judged("suspect", "n2.g0")),
+        SeenEvent(6.0, judged("slow", "n2.g0")),
+        SeenEvent(9.0, judged("recovered", "n2.g0")),
     ]
-    found = [hurt_replicas(heard, PLAN, at_s) for at_s in (5.5, 7.0, 9.5)]
+    found = [hurt_replicas(events, PLAN, at_s) for at_s in (5.5, 7.0, 9.5)]
     assert found == [frozenset(), frozenset({2}), frozenset()]

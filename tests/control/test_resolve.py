@@ -210,7 +210,7 @@ def check_completion(world: OneStep, plan: Plan, found: Resolution, mode: Mode) 
             numbers = set(again.pop())
             assert heard[addend].isdisjoint(numbers)
             heard[addend] |= numbers
-    said = [number for share in shares.values() for number in share.speak]
+    said = [number for share in shares.values() for number in share.losses]
     assert len(said) == len(set(said))
     heard[LOSS_ADDEND] = {*said, *found.recompute.get(LOSS_ADDEND, ())}
     sizes = {frozenset(numbers) for numbers in heard.values()}
@@ -299,7 +299,7 @@ def test_the_reason_is_in_words() -> None:
         LOSS_ADDEND: (1, 2, 3),
     }
     assert share.keep == ((1, 0),)
-    assert share.speak == (0,)
+    assert share.losses == (0,)
 
 
 def test_lost_micro_batches_are_left_out_where_that_is_wanted() -> None:
@@ -366,5 +366,5 @@ def test_a_sum_that_the_last_order_dropped_does_not_come_back() -> None:
     found = resolve(plan, plan, [again, second], base_epoch=1)
     assert isinstance(found, Resolution)
     assert found.keep == {(0, 0): ("n0.g0",)}
-    assert found.speak == {"n0.g0": (0, 1)}
+    assert found.losses == {"n0.g0": (0, 1)}
     assert found.micro_batches == ()

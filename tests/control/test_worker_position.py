@@ -109,7 +109,7 @@ def test_a_recovery_keeps_the_sums_it_names():
     position.record.loss_known(1)
     position.record.reduced((1, 0))
     position.on_freeze(Freeze(2))
-    position.enter(recover(2, keep=((0, 0),), speak=(1,)))
+    position.enter(recover(2, keep=((0, 0),), losses=(1,)))
     assert (position.epoch, position.base, position.is_frozen) == (2, 1, False)
     report = position.on_freeze(Freeze(3))
     assert report.sums == {(0, 0, 0): (1,), LOSS_ADDEND: (1,)}

@@ -47,7 +47,7 @@ def test_alone():
     assert not agreed.stop
 
 
-def test_everyone_gets_the_same_bits():
+def test_all_workers_get_the_same_bits():
     thirds = [1 / 3, 1e-9, 7 / 11, 1e5 / 3]
     ballots = [
         ballot(

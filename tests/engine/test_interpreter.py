@@ -94,7 +94,7 @@ class Machine:
             messages=messages,
             reduction=self.reduction,
             optimizer=SliceOptimizer(TASK.optimizer, self.state, 0),
-            everyone=None,
+            all_workers=None,
         )
         clip_norm = TASK.optimizer.clip_limit
         context = StepContext(self.machine, self.data, self.stopwatch, clip_norm)

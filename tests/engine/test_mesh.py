@@ -32,14 +32,14 @@ def test_lookups():
     assert mesh.tensor_group(stage, 0).members == ("n0.g0", "n0.g1")
     assert mesh.reduce_group(("n0.g0", "n0.g4")).members == ("n0.g0", "n0.g4")
     assert mesh.reduce_group(("n0.g0",)) is None
-    assert [group.members for group in mesh.everyone("n0.g0").groups] == [CUBE.workers]
+    assert [group.members for group in mesh.all_workers("n0.g0").groups] == [CUBE.workers]
     assert mesh.link("n0.g2", "n0.g0", "gloo").members == ("n0.g0", "n0.g2")
 
 
 def test_no_other_worker_no_groups():
     mesh = make_mesh(Maker(), regular_plan(UNITS, micro_batches=2), 0)
     assert mesh.groups == {}
-    assert mesh.everyone("n0.g0") is None
+    assert mesh.all_workers("n0.g0") is None
     assert mesh.tensor_group(mesh.plan.stages[0], 0) is None
 
 

@@ -66,8 +66,8 @@ def test_three_random_plans_one_after_the_other(seed):
     pick = random.Random(seed).randint
     task = Task(num_steps=200, shape=(Task().shape, TIED)[seed % 2])
     plans = [any_plan(pick, task.units, 4, max_workers=5, base=pick(0, 1)) for _ in range(3)]
-    everyone = dict.fromkeys(name for plan in plans for name in plan.workers)
-    spares = tuple(name for name in everyone if name not in plans[0].seats)
+    workers = dict.fromkeys(name for plan in plans for name in plan.workers)
+    spares = tuple(name for name in workers if name not in plans[0].seats)
     go_over(*plans, spares=spares, task=task)
 
 
@@ -82,8 +82,8 @@ def draw_change(pick, task):
     """Two plans, and a worker that either can do without."""
     for _ in range(100):
         plans = [any_plan(pick, task.units, 4, max_workers=5, base=pick(0, 1)) for _ in range(2)]
-        everyone = dict.fromkeys(name for plan in plans for name in plan.workers)
-        able = [w for w in everyone if all(w not in p.seats or can_lose(p, w) for p in plans)]
+        workers = dict.fromkeys(name for plan in plans for name in plan.workers)
+        able = [w for w in workers if all(w not in p.seats or can_lose(p, w) for p in plans)]
         if able and plans[0] != plans[1]:
             return *plans, able[pick(0, len(able) - 1)]
     raise AssertionError("a hundred pairs of plans in a row cannot lose any worker")

@@ -136,6 +136,6 @@ def test_a_kill_in_every_phase(phase, shard):
 def test_random_plans_one_after_the_other(number):
     seed = fresh_seed() + 100 * number
     plans = [drawn(2 * (seed + n), 5)[1] for n in range(3)]
-    everyone = dict.fromkeys(name for plan in plans for name in plan.workers)
-    spares = tuple(name for name in everyone if name not in plans[0].seats)
+    workers = dict.fromkeys(name for plan in plans for name in plan.workers)
+    spares = tuple(name for name in workers if name not in plans[0].seats)
     go(*plans, task=Task(num_steps=200), spares=spares)

@@ -327,7 +327,7 @@ def reference_run(task: Task) -> Record:
 
 
 def assert_equal_to_reference(run: Run) -> float:
-    """Losses, norms and parameters are the reference's, holders agree bit for bit, and everyone
+    """Losses, norms and parameters are the reference's, holders agree bit for bit, and every worker
     was there when its plan needed it. Returns the largest relative error of a parameter tensor.
     """
     record = reference_run(run.task)

@@ -30,8 +30,8 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 MARKS = "123456789"
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """An event, and when it was heard of."""
+class SeenEvent(msgspec.Struct, frozen=True):
+    """An event, and when it was seen."""
 
     at_s: float
     event: Event
@@ -44,7 +44,7 @@ class ThroughputStory(msgspec.Struct, frozen=True, kw_only=True):
     ours: tuple[float, ...]
     dropping: tuple[float, ...]
     faults: tuple[int, ...]
-    """The columns in which one struck."""
+    """The columns in which one happened."""
 
     @property
     def means(self) -> tuple[float, float]:
@@ -52,33 +52,33 @@ class ThroughputStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def throughput_story(
-    heard: Sequence[Heard], plan: Plan, profile: Profile, columns: int
+    events: Sequence[SeenEvent], plan: Plan, profile: Profile, columns: int
 ) -> ThroughputStory:
     """`plan`: the job's own. From the end of the first step to that of the last."""
-    ends = [h.at_s for h in heard if isinstance(h.event, StepDone)]
-    strikes = _strikes(heard)
+    ends = [seen.at_s for seen in events if isinstance(seen.event, StepDone)]
+    faults_s = _faults_s(events)
     first, last = ends[0], ends[-1]
-    calm = [b - a for a, b in pairwise(ends) if b <= min([*strikes, last])]
+    calm = [b - a for a, b in pairwise(ends) if b <= min([*faults_s, last])]
     usual_s = median(calm or [b - a for a, b in pairwise(ends)])
     column_s = max(usual_s, (last - first) / columns)
     edges = [first + n * column_s for n in range(int((last - first) / column_s) + 1)]
     ours = [_steps_between(ends, a, b) * usual_s / column_s for a, b in pairwise(edges)]
-    hurt = [hurt_replicas(heard, plan, (a + b) / 2) for a, b in pairwise(edges)]
+    hurt = [hurt_replicas(events, plan, (a + b) / 2) for a, b in pairwise(edges)]
     left = {names: share_left(plan, profile, names) for names in hurt}
     return ThroughputStory(
         column_s=column_s,
         ours=tuple(ours),
         dropping=tuple(left[h] if h else rate for h, rate in zip(hurt, ours, strict=True)),
-        faults=tuple(int((at - first) / column_s) for at in strikes if first <= at < edges[-1]),
+        faults=tuple(int((at - first) / column_s) for at in faults_s if first <= at < edges[-1]),
     )
 
 
-def _strikes(heard: Sequence[Heard]) -> list[float]:
+def _faults_s(events: Sequence[SeenEvent]) -> list[float]:
     """Every fault once: a new coordinator is told again of what workers did to themselves."""
     found: dict[tuple[str, str], float] = {}
-    for h in heard:
-        if isinstance(h.event, FaultInjected):
-            found.setdefault((h.event.fault, h.event.target), h.at_s)
+    for seen in events:
+        if isinstance(seen.event, FaultInjected):
+            found.setdefault((seen.event.fault, seen.event.target), seen.at_s)
     return list(found.values())
 
 
@@ -89,10 +89,10 @@ def _steps_between(ends: Sequence[float], start_s: float, stop_s: float) -> floa
     )
 
 
-def hurt_replicas(heard: Sequence[Heard], plan: Plan, at_s: float) -> frozenset[int]:
+def hurt_replicas(events: Sequence[SeenEvent], plan: Plan, at_s: float) -> frozenset[int]:
     """With a worker that is gone or known to be slow at this moment."""
     hurt: dict[str, None] = {}
-    for event in (h.event for h in heard if h.at_s <= at_s):
+    for event in (seen.event for seen in events if seen.at_s <= at_s):
         match event:
             case WorkerLost(worker=worker) | SlownessJudged(verdict="slow", who=(worker,)):
                 hurt[worker] = None

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.demo_throughput import Heard, ThroughputStory, chart_lines, throughput_story
+from holdfast.cli.demo_throughput import SeenEvent, ThroughputStory, chart_lines, throughput_story
 from holdfast.cli.plan_show import make_console, print_json
 from holdfast.cli.run_job import progress_on
 from holdfast.engine.optimizer_config import OptimizerConfig
@@ -126,7 +126,7 @@ def demo_config(name: str, num_steps: int, faults: tuple[Fault, ...] = ()) -> Jo
 
 def train(script: DemoScript, *, as_json: bool) -> int:
     console = make_console()
-    heard: list[Heard] = []
+    seen: list[SeenEvent] = []
     with ForkServer() as fork_server:
         calm = _run(
             demo_config("demo-calm", script.num_steps), fork_server, None if as_json else console
@@ -135,10 +135,10 @@ def train(script: DemoScript, *, as_json: bool) -> int:
             words = f"... then on emulated devices, with {count(len(script.faults), 'fault')}:"
             console.print(Text(words, style="bold"))
         disturbed = demo_config("demo", script.num_steps, script.faults)
-        result = _run(disturbed, fork_server, None if as_json else console, heard)
-    events = [h.event for h in heard]
+        result = _run(disturbed, fork_server, None if as_json else console, seen)
+    events = [one.event for one in seen]
     proof = prove(calm, result, events, len(script.faults))
-    story = _story(disturbed, heard)
+    story = _story(disturbed, seen)
     if as_json:
         print_json({"proof": proof, "throughput": story, "report": result.report})
     else:
@@ -146,23 +146,23 @@ def train(script: DemoScript, *, as_json: bool) -> int:
     return result.exit_code or (0 if proof.holds else 1)
 
 
-def _story(config: JobConfig, heard: list[Heard]) -> ThroughputStory:
+def _story(config: JobConfig, seen: list[SeenEvent]) -> ThroughputStory:
     emulation = emulation_of(config)
     assert emulation is not None
-    return throughput_story(heard, prepare_job(config).plans[0].plan, emulation.profile, COLUMNS)
+    return throughput_story(seen, prepare_job(config).plans[0].plan, emulation.profile, COLUMNS)
 
 
 def _run(
     config: JobConfig,
     fork_server: ForkServer,
     console: Console | None,
-    heard: list[Heard] | None = None,
+    seen: list[SeenEvent] | None = None,
 ) -> RunResult:
-    """Shown on the console, if there is one, and kept in `heard`."""
-    job, told = prepare_job(config), heard if heard is not None else []
+    """Shown on the console, if there is one, and kept in `seen`."""
+    job, told = prepare_job(config), seen if seen is not None else []
 
     def keep(event: Event) -> None:
-        told.append(Heard(time.monotonic(), event))
+        told.append(SeenEvent(time.monotonic(), event))
 
     if console is None:
         return run_job(job, on_event=keep, fork_server=fork_server)
@@ -232,10 +232,10 @@ def _conclude(
 
 def _slow_row(events: list[Event]) -> tuple[str, ...] | None:
     """What became of the slow worker; nothing was stalled by it."""
-    struck = [e for e in events if isinstance(e, FaultInjected) and e.fault == "SLOW"]
-    if not struck:
+    slow = [e for e in events if isinstance(e, FaultInjected) and e.fault == "SLOW"]
+    if not slow:
         return None
-    fault = struck[0]
+    fault = slow[0]
     judged = [e for e in events if isinstance(e, SlownessJudged) and fault.target in e.who]
     words: list[str] = []
     whole = "not yet"

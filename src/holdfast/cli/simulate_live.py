@@ -79,19 +79,19 @@ def describe(found: RunComparison) -> list[str]:
 
 
 def compare_run(run_dir: Path) -> RunComparison:
-    heard, model = _read(run_dir)
-    ends = [at_s for at_s, event in heard if isinstance(event, StepDone)]
+    events, model = _read(run_dir)
+    ends = [at_s for at_s, event in events if isinstance(event, StepDone)]
     if len(ends) < 3:
         raise HoldfastError(f"{run_dir} has {count(len(ends), 'step')}: too few to compare with")
     config = read_config(run_dir / JOB)
     recovery, start_s, length_s = config.recovery, ends[0], ends[-1] - ends[0]
     away_s = recovery.restart_nodes_after_s if recovery.restart_nodes else 0.0
     plan = parse_plan((run_dir / given_name(0)).read_text(encoding="utf-8"))
-    costs = measure_costs(heard, model, away_s, _epochs_of(plan, heard, run_dir))
+    costs = measure_costs(events, model, away_s, _epochs_of(plan, events, run_dir))
     rules = ReturnRules(
         node_after_s=away_s, restarts=recovery.max_restarts > 0, step_s=costs.step_ms / 1000
     )
-    events = hardware_events(heard, plan, start_s, rules)
+    faults = hardware_events(events, plan, start_s, rules)
     job = live_job(plan, config.job.name, config.parallel.devices_per_node)
     profile = _read_profile(run_dir)
     replan = ReplanSettings(policy=recovery.plan, node_return_s=recovery.node_return_s)
@@ -105,14 +105,14 @@ def compare_run(run_dir: Path) -> RunComparison:
     )
     policy = LiveHoldfast(live_model(job, plan, profile), costs, plans)
     settings = RunSettings(
-        length_ms=round(1000 * length_s), mtbf_ms=max(1, round(1000 * length_s / (len(events) + 1)))
+        length_ms=round(1000 * length_s), mtbf_ms=max(1, round(1000 * length_s / (len(faults) + 1)))
     )
-    result = SimulationRun(policy, events, settings).finish()
+    result = SimulationRun(policy, faults, settings).finish()
     return RunComparison(
         run_dir=str(run_dir),
         seconds=length_s,
         steps=len(ends),
-        faults=len(events),
+        faults=len(faults),
         live=(len(ends) - 1) * costs.step_ms / 1000 / length_s,
         simulated=result.goodput,
         costs=costs,
@@ -120,10 +120,10 @@ def compare_run(run_dir: Path) -> RunComparison:
     )
 
 
-def _epochs_of(plan: Plan, heard: Sequence[TimedEvent], run_dir: Path) -> list[int]:
+def _epochs_of(plan: Plan, events: Sequence[TimedEvent], run_dir: Path) -> list[int]:
     """Those under this plan."""
     kinds = (PlanStarted, PlanChanged, Recovered, Restored)
-    files = {event.epoch: run_dir / event.file for _, event in heard if isinstance(event, kinds)}
+    files = {event.epoch: run_dir / event.file for _, event in events if isinstance(event, kinds)}
     return [
         epoch
         for epoch, file in files.items()
@@ -144,10 +144,10 @@ def _read_profile(run_dir: Path) -> Profile:
 def _read(run_dir: Path) -> tuple[list[TimedEvent], RunModel]:
     if not (run_dir / JOURNAL).is_file():
         raise HoldfastError(f"{run_dir} is no run directory: it has no {JOURNAL}")
-    heard: list[TimedEvent] = []
+    events: list[TimedEvent] = []
     model, reader = RunModel(), RunReader(run_dir)
     for _ in range(2):
         for at_s, event in reader.read():
             model.add(at_s, event)
-            heard.append((at_s, event))
-    return heard, model
+            events.append((at_s, event))
+    return events, model

@@ -40,9 +40,9 @@ class Sender:
 
     def send_due(self, touched: list[Member]) -> None:
         """To all, or only to those whose own state has changed."""
-        everyone = self._seen != self._state.changes
+        is_for_all = self._seen != self._state.changes
         self._seen = self._state.changes
-        for member in list(self._state.roster.states) if everyone else touched:
+        for member in list(self._state.roster.states) if is_for_all else touched:
             state = self._state.roster.states.get(member)
             if state is not None and self._state.roster.is_reachable(member):
                 self._serve(member, state)

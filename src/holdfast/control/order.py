@@ -81,7 +81,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Results that this worker hands to the slot's other holders."""
     done: tuple[Slot, ...] = ()
     """Slots whose holders all have the result: nothing is exchanged."""
-    speak: tuple[int, ...] = ()
+    losses: tuple[int, ...] = ()
     """Micro-batches whose loss, known here, counts."""
     micro_batches: tuple[int, ...] = ()
     """What has to run again, the same for all."""

@@ -52,7 +52,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Slots whose result exists: who hands it on."""
     done: tuple[Slot, ...]
     keep: dict[Slot, tuple[str, ...]]
-    speak: dict[str, tuple[int, ...]]
+    losses: dict[str, tuple[int, ...]]
+    """Micro-batches whose loss counts, by the worker that knows it."""
     recompute: dict[Addend, tuple[int, ...]]
     rate_factor: float
     reason: str
@@ -72,7 +73,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             keep=self._kept.get(worker, ()),
             give=tuple(slot for slot in held if self.give.get(slot) == worker),
             done=tuple(slot for slot in self._added.get(worker, ()) if slot in self.done),
-            speak=self.speak.get(worker, ()),
+            losses=self.losses.get(worker, ()),
             micro_batches=self.micro_batches,
             recompute={
                 addend: numbers
@@ -162,7 +163,7 @@ def resolve(
         give=give,
         done=done,
         keep=keep,
-        speak=step.speakers(target),
+        losses=step.losses(target),
         recompute=recompute,
         rate_factor=sqrt(len(target) / len(full)),
         reason="",
@@ -243,13 +244,13 @@ class _Step:
                 for adder in self._adders[slot]:
                     addend = (*slot, adder)
                     counted[addend] = self._union(addend, keep[slot])
-        counted[LOSS_ADDEND] = self._union(LOSS_ADDEND, self._speaking())
+        counted[LOSS_ADDEND] = self._union(LOSS_ADDEND, self._loss_workers())
         return keep, counted, give, tuple(done)
 
-    def _speaking(self) -> tuple[str, ...]:
-        everyone = tuple(self._seated)
-        void = self._void(LOSS, everyone)
-        return tuple(worker for worker in everyone if worker not in void)
+    def _loss_workers(self) -> tuple[str, ...]:
+        seated = tuple(self._seated)
+        void = self._void(LOSS, seated)
+        return tuple(worker for worker in seated if worker not in void)
 
     def _whole(self, slot: Slot, adding: tuple[str, ...], void: tuple[str, ...]) -> tuple[str, ...]:
         """Workers whose sums count: of those that compute the same micro-batches all, or none."""
@@ -315,11 +316,11 @@ class _Step:
             and any((a, n) in again for a in addends for n in self._sum(worker, a))
         )
 
-    def speakers(self, target: frozenset[int]) -> dict[str, tuple[int, ...]]:
-        """Each loss that counts, and who says it."""
+    def losses(self, target: frozenset[int]) -> dict[str, tuple[int, ...]]:
+        """The losses that count, by who tells them."""
         said = {
             worker: tuple(n for n in self._sum(worker, LOSS_ADDEND) if n in target)
-            for worker in self._speaking()
+            for worker in self._loss_workers()
         }
         return {worker: numbers for worker, numbers in said.items() if numbers}
 

@@ -183,7 +183,7 @@ def _both(numbers: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
 
 def _target_of(made: Resolution) -> tuple[int, ...]:
     """Every micro-batch that counts has a loss, known to a worker or still to be computed."""
-    said = [number for numbers in made.speak.values() for number in numbers]
+    said = [number for numbers in made.losses.values() for number in numbers]
     return tuple(sorted({*said, *made.recompute.get(LOSS_ADDEND, ())}))
 
 

@@ -211,7 +211,7 @@ class WorkerPosition:
         )
         if share.revert or self.base != share.base:
             self.record.clear()
-        self.record.keep(share.keep, share.speak)
+        self.record.keep(share.keep, share.losses)
         self.base, self.before = share.base, 0
 
     # What is sent

@@ -35,8 +35,8 @@ from holdfast.detect.predict import (
 )
 from holdfast.detect.suspicion import suspicion
 from holdfast.detect.verdict import RECOVERED, Verdict
+from holdfast.detect.verdict_text import describe_common, worker_verdicts
 from holdfast.detect.watch import Shift, Watch, WatchTuning
-from holdfast.detect.words import describe_common, worker_verdicts
 from holdfast.detect.workload import (
     DERIVED_NOISE,
     Array,

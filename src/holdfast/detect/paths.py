@@ -12,8 +12,8 @@ import numpy as np
 
 from holdfast.detect.facts import PathReport
 from holdfast.detect.verdict import Verdict, path_members, path_name
+from holdfast.detect.verdict_text import connection_verdict, path_verdict
 from holdfast.detect.watch import MIN_PEERS, Shift, Watch, WatchTuning
-from holdfast.detect.words import connection_verdict, path_verdict
 from holdfast.detect.workload import Array, Index
 from holdfast.plan.lanes import LaneLayout
 from holdfast.plan.workers import node_of

@@ -110,9 +110,9 @@ class Watch:
         """One step. A member without a value (NaN) stays as it is."""
         present = ~np.isnan(values)
         own = np.where(present, values - self.baseline, 0.0)
-        common, everyone = self._peers.medians(own - self.level, present, self._split())
+        common, of_all = self._peers.medians(own - self.level, present, self._split())
         own = np.where(present, own - common, self.level)
-        self._remember(own, everyone)
+        self._remember(own, of_all)
         change = self.test.update(own - self.level, self.noise)
         recovered = self._count_calm(own, present)
         fired: Flags = (change.above | change.below) & present & ~recovered
@@ -127,11 +127,11 @@ class Watch:
     def _split(self) -> float:
         return SPLIT + SPLIT_NOISE * float(np.median(self.noise)) if len(self.noise) else SPLIT
 
-    def _remember(self, own: Array, everyone: float) -> None:
+    def _remember(self, own: Array, of_all: float) -> None:
         self.recent[1:] = self.recent[:-1].copy()
         self.recent[0] = own
         self.common[1:] = self.common[:-1].copy()
-        self.common[0] = everyone
+        self.common[0] = of_all
 
     def _count_calm(self, own: Array, present: Flags) -> Flags:
         """Which slow members have been as their peers for long enough?"""
@@ -244,15 +244,15 @@ class _Peers:
         number = np.arange(len(rows))
         low = rows[number, np.maximum(counts - 1, 0) // 2]
         high = rows[number, np.minimum(counts // 2, rows.shape[1] - 1)]
-        everyone = float(np.median(values[chosen])) if int(chosen.sum()) >= MIN_PEERS else 0.0
+        of_all = float(np.median(values[chosen])) if int(chosen.sum()) >= MIN_PEERS else 0.0
         enough = counts >= MIN_PEERS
-        middle = np.where(enough, 0.0, everyone)
+        middle = np.where(enough, 0.0, of_all)
         middle[enough] = (low[enough] + high[enough]) / 2
         quarter = np.maximum(counts - 1, 0) // 4
         for end in (quarter, np.maximum(counts - 1, 0) - quarter):
-            unmoved = np.where(enough, rows[number, end], everyone)
+            unmoved = np.where(enough, rows[number, end], of_all)
             apart = np.abs(middle - unmoved) > split
             middle = np.where(
-                apart & (np.abs(unmoved - everyone) < np.abs(middle - everyone)), unmoved, middle
+                apart & (np.abs(unmoved - of_all) < np.abs(middle - of_all)), unmoved, middle
             )
-        return middle[self.classes], everyone
+        return middle[self.classes], of_all

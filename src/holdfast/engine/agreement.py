@@ -84,7 +84,7 @@ class AgreementTree:
 
 def agree(
     ballot: Ballot,
-    everyone: AgreementTree | None,
+    all_workers: AgreementTree | None,
     clip_norm: float | None,
     *,
     step: int,
@@ -100,9 +100,9 @@ def agree(
     evaluated = (ballot.eval_loss_sum, ballot.eval_tokens)
     vector[num_units:] = torch.tensor((*extra, *evaluated), dtype=torch.float64)
     count = 1
-    if everyone is not None:
-        count = everyone.size
-        everyone.add_up(vector, entered)
+    if all_workers is not None:
+        count = all_workers.size
+        all_workers.add_up(vector, entered)
     slots: list[float] = vector.tolist()
     squares, (loss_sum, tokens, stop, ready, ready_squares, *held_out) = (
         slots[:num_units],

@@ -66,7 +66,7 @@ class Completion:
         """`results`: what is reduced here; `losses`: those known here."""
         self.share, self._slots, self._state = share, slots, state
         self._results = frozenset(results)
-        self.losses = {number: losses[number] for number in share.speak}
+        self.losses = {number: losses[number] for number in share.losses}
         self._saved: list[tuple[Tensor, Tensor]] = []
 
     def clear(self) -> None:

@@ -23,7 +23,7 @@ from holdfast.engine.interpreter import (
     Hooks,
     Interpreter,
     StepContext,
-    speaking_stages,
+    loss_stages,
 )
 from holdfast.engine.measure import Stopwatch
 from holdfast.engine.mesh import Mesh
@@ -272,7 +272,7 @@ class EpochBuilder:
             SliceOptimizer(
                 self._config.optimizer, state, num_updates, whole_tensors(state, groups)
             ),
-            mesh.everyone(self.worker),
+            mesh.all_workers(self.worker),
             mesh.log,
             completion,
             gathers,
@@ -318,7 +318,7 @@ class EpochBuilder:
             units=state.units,
             groups=groups,
             gathers=plan_gathers(state, mesh, ()),
-            speaks=speaking_stages(plan, self.worker),
+            loss_stages=loss_stages(plan, self.worker),
             messages=lambda actions: self._messages(plan, mesh, actions, is_metered=False),
             device=self.device,
         )

@@ -77,14 +77,14 @@ class Evaluation:
         units: Mapping[int, UnitModule],
         groups: Mapping[str, TensorGroup],
         gathers: Gathers | None,
-        speaks: frozenset[str],
+        loss_stages: frozenset[str],
         messages: Callable[[Sequence[Action]], Messages],
         device: torch.device,
     ) -> None:
-        """`speaks`: stages whose losses this worker tells; `messages`: makes those of a list."""
+        """`loss_stages`: whose losses this worker tells; `messages`: makes those of a list."""
         self._plan, self._worker, self.evaluated = plan, worker, evaluated
         self._units, self._groups, self._gathers = units, groups, gathers
-        self._speaks, self._make_messages, self._device = speaks, messages, device
+        self._loss_stages, self._make_messages, self._device = loss_stages, messages, device
         self._messages: dict[int, Messages] = {}
         """By the number of micro-batches of a round."""
 
@@ -183,7 +183,7 @@ class Evaluation:
             self._pass_on(messages, number, at, x)
             return None
         (loss,) = parts(x)
-        tells = hop.stage in self._speaks and made is not None
+        tells = hop.stage in self._loss_stages and made is not None
         return (loss, made.num_tokens) if tells and made is not None else None
 
     def _pass_on(self, messages: Messages, number: int, at: int, x: Boundary) -> None:

@@ -98,7 +98,7 @@ class EpochParts:
     messages: Messages
     reduction: Reduction
     optimizer: SliceOptimizer
-    everyone: AgreementTree | None
+    all_workers: AgreementTree | None
     device_log: DeviceLog = field(default_factory=DeviceLog)
     completion: Completion | None = None
     """Of a broken step, whose rest these parts are for."""
@@ -117,7 +117,7 @@ class Interpreter:
         self._slots, self._epoch, self._completion = parts.slots, parts.epoch, parts.completion
         self._computation, self._messages = parts.computation, parts.messages
         self._reduction, self._optimizer = parts.reduction, parts.optimizer
-        self._everyone = parts.everyone
+        self._all_workers = parts.all_workers
         self._machine, self._record = context.machine, context.machine.position.record
         self._data, self._stopwatch = context.data, context.stopwatch
         self._clip_norm, self._hooks = context.clip_norm, context.hooks
@@ -134,7 +134,7 @@ class Interpreter:
             (hop.stage, number): hop for number, route in enumerate(plan.routes) for hop in route
         }
         self._next = _neighbours(plan)
-        self._speaks = speaking_stages(plan, state.worker)
+        self._loss_stages = loss_stages(plan, state.worker)
         self._last = self._find_last()
         self._buckets_of = {unit: _buckets_of(plan, unit) for unit in self._last}
         """Per unit that gets gradients here, the buckets they go into."""
@@ -206,8 +206,8 @@ class Interpreter:
         first = len(self._actions)
         told = self._evaluation.run(lambda at: self._hooks.between(step - 1, first + at))
         sums = torch.tensor(told, dtype=torch.float64)
-        if self._everyone is not None:
-            self._everyone.add_up(sums)
+        if self._all_workers is not None:
+            self._all_workers.add_up(sums)
         loss_sum, num_tokens = sums.tolist()
         return (loss_sum / num_tokens, int(num_tokens)) if num_tokens else None
 
@@ -295,8 +295,8 @@ class Interpreter:
             entry = self._take("F", action.stage, action.number)
         documents = self._data.documents(step, action.number)
         result = self._computation.forward(hop, step, action.number, entry, batch, documents)
-        if hop.stop == len(self._plan.units) and action.stage in self._speaks:
-            self._speak(action.number)
+        if hop.stop == len(self._plan.units) and action.stage in self._loss_stages:
+            self._tell_loss(action.number)
         after = self._next["F", action.stage, action.number]
         if after:
             self._pass_on("F", action, after, result)
@@ -312,7 +312,7 @@ class Interpreter:
         finally:
             self._hooks.gaps.going_on()
 
-    def _speak(self, micro_batch: int) -> None:
+    def _tell_loss(self, micro_batch: int) -> None:
         """Its loss is known, and this worker is the one to say it."""
         if self._completion is None or self._completion.counts_loss(micro_batch):
             loss = self._computation.losses[micro_batch]
@@ -419,7 +419,7 @@ class Interpreter:
         try:
             self._agreed = agree(
                 ballot,
-                self._everyone,
+                self._all_workers,
                 self._clip_norm,
                 step=self._step,
                 epoch=self._epoch,
@@ -474,8 +474,8 @@ def _neighbours(plan: Plan) -> dict[tuple[str, str, int], str]:
     return found
 
 
-def speaking_stages(plan: Plan, worker: str) -> frozenset[str]:
-    """Stages whose losses this worker reports: all tensor ranks compute them, the first speaks."""
+def loss_stages(plan: Plan, worker: str) -> frozenset[str]:
+    """Stages whose losses this worker reports: all tensor ranks compute them, the first tells."""
     return frozenset(
         stage.name
         for stage, position in plan.seats[worker]

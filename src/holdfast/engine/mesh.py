@@ -50,7 +50,7 @@ class Mesh:
     def reduce_group(self, members: tuple[str, ...]) -> LiveGroup | None:
         return self.groups.get(("reduce", members))
 
-    def everyone(self, worker: str) -> AgreementTree | None:
+    def all_workers(self, worker: str) -> AgreementTree | None:
         """None: this worker is alone."""
         tree = agreement_groups(self.plan.workers)
         keys: list[GroupKey] = [("all", members) for members in tree if worker in members]

@@ -159,7 +159,7 @@ class OrderExecutor:
         assert old is not None
         assert old.state is not None
         epoch.state = old.state.under(epoch.plan)
-        epoch.keep_losses({number: old.losses[number] for number in share.speak})
+        epoch.keep_losses({number: old.losses[number] for number in share.losses})
 
     def say_entered(self) -> None:
         """Says how long a restore took, to the moment its epoch was entered, and how long a

@@ -147,7 +147,7 @@ def _fields(value: msgspec.Struct | Limits | StateBytes) -> dict[str, object]:
 
 
 def describe_transition(transition: Transition, new: Plan) -> list[str]:
-    lines = [*_people(transition), *_moves(transition, new)]
+    lines = [*_workers(transition), *_moves(transition, new)]
     counts = [
         (len(transition.new_groups), "new", transition.new_groups),
         (len(transition.kept_groups), "kept", transition.kept_groups),
@@ -157,7 +157,7 @@ def describe_transition(transition: Transition, new: Plan) -> list[str]:
     return [*lines, "communication groups: " + ", ".join(words)]
 
 
-def _people(transition: Transition) -> list[str]:
+def _workers(transition: Transition) -> list[str]:
     lines: list[str] = []
     for workers, verb in ((transition.leaving, "leave"), (transition.joining, "join")):
         if workers:

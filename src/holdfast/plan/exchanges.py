@@ -147,11 +147,11 @@ def _shared(stages: list[Stage], tensor: TensorSpec, cell: Cell) -> GradientPiec
     """A piece over all its holders; of an unsplit tensor only tensor rank 0 of a stage adds."""
     if tensor.split is not None:
         return GradientPiece(tensor.name, cell.box)
-    speaking = {
+    adding = {
         worker
         for stage in stages
         for position, worker in enumerate(stage.workers)
         if stage.coordinates(position).get("tensor", 0) == 0
     }
-    silent = tuple(worker for worker in cell.holders if worker not in speaking)
+    silent = tuple(worker for worker in cell.holders if worker not in adding)
     return GradientPiece(tensor.name, cell.box, silent)

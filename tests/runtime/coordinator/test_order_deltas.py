@@ -80,7 +80,7 @@ def test_a_share_comes_back_the_same_and_is_small():
         step=4,
         base=1,
         keep=((0, 0),),
-        speak=(3, 4, 5),
+        losses=(3, 4, 5),
         micro_batches=tuple(range(500)),
         recompute={(0, 0, 0): tuple(range(500)), (1, 0, 1): (3, 9)},
     )

@@ -34,7 +34,7 @@ def test_progress_is_written_to_the_page(page):
 
 def test_an_exception_is_raised_in_the_training(page, caplog):
     faults = WorkerFaults([], page)
-    faults.strike(Fault(kind="WORKLOAD_EXC"))
+    faults.carry_out(Fault(kind="WORKLOAD_EXC"))
     with pytest.raises(InjectedError, match="WORKLOAD_EXC on purpose, in step 3"):
         faults.progress(3, 0)
     faults.progress(3, 1)
@@ -62,7 +62,7 @@ def test_a_fault_in_a_phase(page):
 def test_slow_computations_for_a_while(page):
     time = Time()
     faults = WorkerFaults([], page, time.clock)
-    faults.strike(Fault(kind="SLOW", factor=3.0, duration_s=10.0))
+    faults.carry_out(Fault(kind="SLOW", factor=3.0, duration_s=10.0))
     faults.progress(0, 0)
     assert faults.stopwatch.slowdown.factor == 3.0
     time.now += 10.5
@@ -72,7 +72,7 @@ def test_slow_computations_for_a_while(page):
 
 def test_a_link_that_is_not_emulated_slows_no_computation(page):
     faults = WorkerFaults([], page)
-    faults.strike(Fault(kind="SLOW_LINK", target="n0>n1", factor=3.0))
+    faults.carry_out(Fault(kind="SLOW_LINK", target="n0>n1", factor=3.0))
     assert faults.stopwatch.slowdown.factor == 1.0
 
 
@@ -105,7 +105,7 @@ def test_an_emulated_device_gets_another_speed(page):
 
 
 def test_some_are_not_a_workers_to_do(page, caplog):
-    WorkerFaults([], page).strike(Fault(kind="NODE_LOSS"))
+    WorkerFaults([], page).carry_out(Fault(kind="NODE_LOSS"))
     assert "no worker can do to itself" in caplog.text
 
 
@@ -127,5 +127,5 @@ def test_a_joiner_has_no_step_yet(page):
 def test_state_is_spoiled(page):
     faults, spoiled = WorkerFaults([], page), []
     faults.spoil = lambda: spoiled.append(True)
-    faults.strike(Fault(kind="NAN_STATE"))
+    faults.carry_out(Fault(kind="NAN_STATE"))
     assert spoiled == [True]

@@ -46,7 +46,7 @@ def run(tiny_job, tmp_path):
     with Recorder(job, directory, None) as recorder, bind("127.0.0.1", 0) as control:
         memory = RunMemory(job, directory)
         found = HostRun(job, directory, recorder, "a secret of sixteen", memory, place)
-        found._people, found._control, found._store_port = People(), control, 0
+        found._supervisor, found._control, found._store_port = People(), control, 0
         found.place, found.shown = place, []
         found.show = found.shown.extend
         recorder.begin()
@@ -59,7 +59,7 @@ def own_term(run, after: int) -> None:
 
 def test_all_that_a_successor_needs_is_at_the_rendezvous(run) -> None:
     run._start_all()
-    (spec,) = run._people.started
+    (spec,) = run._supervisor.started
     assert spec.after_term == 0
     assert spec.assignment.store_host == ""
     assert run.place.secret() == "a secret of sixteen"
@@ -71,7 +71,7 @@ def test_its_own_coordinator_is_started_again(run) -> None:
     run._start_all()
     own_term(run, 0)
     run._coordinator_lost("was killed by SIGKILL")
-    assert [spec.after_term for spec in run._people.started] == [0, 1]
+    assert [spec.after_term for spec in run._supervisor.started] == [0, 1]
     for _ in range(run._job.config.recovery.max_restarts - 1):
         run._coordinator_lost("was killed by SIGKILL")
     with pytest.raises(HoldfastError, match="again and again"):
@@ -83,7 +83,7 @@ def test_one_that_was_replaced_is_not(run) -> None:
     own_term(run, 0)
     take_term(run.place, 1, run=1, host="10.0.0.7", port=70)
     run._coordinator_lost("ended")
-    assert len(run._people.started) == 1
+    assert len(run._supervisor.started) == 1
     assert "that of term 2 at 10.0.0.7:70" in run.shown[0]
 
 
@@ -93,11 +93,11 @@ def test_a_signal_for_a_checkpoint_reaches_the_coordinator_wherever_it_is(run, m
         "holdfast.runtime.launch.host_run.ask", lambda place, why, message: asked.append(message)
     )
     run._want_checkpoint("SIGUSR1")
-    assert (run._people.told, asked) == ([], [CheckpointJob(signal="SIGUSR1")])
-    run._people.has_coordinator = True
+    assert (run._supervisor.told, asked) == ([], [CheckpointJob(signal="SIGUSR1")])
+    run._supervisor.has_coordinator = True
     run._want_checkpoint("SIGUSR1")
-    assert (run._people.told, len(asked)) == ([CheckpointRequest(signal="SIGUSR1")], 1)
-    run._people.has_coordinator = False
+    assert (run._supervisor.told, len(asked)) == ([CheckpointRequest(signal="SIGUSR1")], 1)
+    run._supervisor.has_coordinator = False
     monkeypatch.undo()
     run._want_checkpoint("SIGUSR1")  # none is there
     assert "no coordinator hears it" in run.shown[0]
@@ -110,10 +110,10 @@ def test_one_elsewhere_that_stays_silent_is_replaced_from_here(run) -> None:
         take_term(run.place, 0, run=1, host="127.0.0.1", port=port)
         run._answered = time.monotonic() - SILENT_S
         run._probe()
-        assert len(run._people.started) == 1  # it answers
+        assert len(run._supervisor.started) == 1  # it answers
     run._answered = time.monotonic() - SILENT_S
     run._probe()
-    assert [spec.after_term for spec in run._people.started] == [0, 1]
+    assert [spec.after_term for spec in run._supervisor.started] == [0, 1]
 
 
 def test_a_rendezvous_that_is_away_is_waited_for(run, tmp_path) -> None:
@@ -122,10 +122,10 @@ def test_a_rendezvous_that_is_away_is_waited_for(run, tmp_path) -> None:
     (tmp_path / "job" / "coordinator").rename(tmp_path / "away")
     run._coordinator_lost("ended")
     (tmp_path / "away").rename(tmp_path / "job" / "coordinator")
-    assert len(run._people.started) == 1
+    assert len(run._supervisor.started) == 1
     ((_, again),) = run._due
     again()
-    assert len(run._people.started) == 2
+    assert len(run._supervisor.started) == 2
 
 
 def test_the_end_is_said_unless_a_coordinator_has_done_it(run) -> None:

@@ -8,11 +8,11 @@ from support.fuzz_worlds import at_version, make, until
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_strikes_and_is_survived(kind):
+def test_every_kind_happens_and_is_survived(kind):
     world = make(seed=2)
     faults = Faults(world, draw_faults(Random(5), FaultMix((kind,), 2, moments=("applied",)), 200))
     until(world, lambda: world.clock.now_ms >= 400 or world.coordinator.is_over)
-    faults.make_peace()
+    faults.end()
     if kind == "stop":
         until(world, lambda: world.coordinator.is_finished)
     else:
@@ -20,22 +20,22 @@ def test_every_kind_strikes_and_is_survived(kind):
         at_version(world, newest + 1)
 
 
-def test_in_peace_nothing_goes_wrong():
+def test_after_their_end_nothing_goes_wrong():
     world = make()
     faults = Faults(world, draw_faults(Random(1), FaultMix(("worker", "node"), 20), 3_000))
-    faults.make_peace()
+    faults.end()
     at_version(world, 10)
     assert world.coverage["rounds"] == 0
 
 
-def test_a_fault_can_lie_in_wait_for_a_moment():
+def test_a_fault_can_wait_for_a_moment():
     world = make()
     Faults(world, (DrawnFault(kind="worker", seed=1, moment="applied", count=6),))
     until(world, lambda: world.coverage["updates"] == 6)
-    struck_ms = world.clock.now_ms
+    seen_ms = world.clock.now_ms
     assert world.coverage["worker crashes"] == 0
     until(world, lambda: world.coverage["worker crashes"] == 1)
-    assert world.clock.now_ms == struck_ms
+    assert world.clock.now_ms == seen_ms
 
 
 def test_profiles_differ():

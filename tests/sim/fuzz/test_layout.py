@@ -43,10 +43,10 @@ def test_a_tied_tensor_is_added_to_by_both_units_and_fed_once():
     assert sorted(fed) == sorted(layout.held["n0.g0"])
 
 
-def test_who_computes_what_and_who_speaks():
+def test_who_computes_what_and_who_tells_its_loss():
     layout = SymbolicLayout(plan(WHOLE, CUT))
-    assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n0.g0"]] == [(0, True)]
-    assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n1.g1"]] == [(1, False)]
+    assert [(mb, tells) for mb, _, _, tells in layout.hops_of["n0.g0"]] == [(0, True)]
+    assert [(mb, tells) for mb, _, _, tells in layout.hops_of["n1.g1"]] == [(1, False)]
     shared = next(slot for slot, names in layout.members.items() if len(names) == 3)
     assert layout.computing_together(shared) == [("n0.g0",), ("n1.g0", "n1.g1")]
 
@@ -54,13 +54,13 @@ def test_who_computes_what_and_who_speaks():
 def test_shard_ranks_add_micro_batches_of_their_own_to_all_slots():
     routes = (whole_route((WHOLE,)), *[whole_route((SHARDED,))] * 2)
     layout = SymbolicLayout(Plan(UNITS, (WHOLE, SHARDED), routes))
-    assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n1.g0"]] == [(1, True)]
-    assert [(mb, speaks) for mb, _, _, speaks in layout.hops_of["n1.g1"]] == [(2, True)]
-    everyone = ("n0.g0", "n1.g0", "n1.g1")
+    assert [(mb, tells) for mb, _, _, tells in layout.hops_of["n1.g0"]] == [(1, True)]
+    assert [(mb, tells) for mb, _, _, tells in layout.hops_of["n1.g1"]] == [(2, True)]
+    workers = ("n0.g0", "n1.g0", "n1.g1")
     for slot, members in layout.members.items():
         assert len(members) < 3
-        assert sorted(layout.giving[slot]) == sorted(everyone)
-        assert layout.computing_together(slot) == [(name,) for name in everyone]
+        assert sorted(layout.giving[slot]) == sorted(workers)
+        assert layout.computing_together(slot) == [(name,) for name in workers]
     assert layout.given_slots_of["n1.g0"] == layout.given_slots_of["n1.g1"]
     assert set(layout.slots_of["n1.g0"]) < set(layout.given_slots_of["n1.g0"])
 

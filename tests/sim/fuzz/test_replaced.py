@@ -38,7 +38,7 @@ def test_no_promise_is_broken() -> None:
 def test_without_the_fence_promises_are_broken(monkeypatch) -> None:
     """It could go on and record: two coordinators would decide."""
 
-    def hear(self, node, link, fact) -> None:
+    def receive(self, node, link, fact) -> None:
         if self._links.get(node) is link:
             for effect in self._coordinator.take(fact, self._world.clock.now_ms):
                 if isinstance(effect, Record):
@@ -47,7 +47,7 @@ def test_without_the_fence_promises_are_broken(monkeypatch) -> None:
                 else:
                     self._carry_out(effect)
 
-    monkeypatch.setattr(ReplacedCoordinator, "hear", hear)
+    monkeypatch.setattr(ReplacedCoordinator, "receive", receive)
     assert any(run_with_replacements(seed).broken is not None for seed in SEEDS)
 
 

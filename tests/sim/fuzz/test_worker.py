@@ -41,7 +41,7 @@ def test_an_agent_gets_the_states_of_a_worker_in_their_order():
     world = at_version(make(), 1)
     told = worker(world, "n0.g0")
     seen = []
-    world.agent_of(told.name).heard = seen.append
+    world.agent_of(told.name).receive_state = seen.append
     for number in range(1, 30):
         told.position.voided = number
         told.tell()

@@ -2,7 +2,7 @@
 
 Torch gives no error classes for this: whether a wait merely timed out or its group is broken shows
 in the text alone, and the texts are no promise of torch's. So the fork server provokes each of them
-once (two members in one process, some 15 ms), and a torch that speaks differently is refused before
+once (two members in one process, some 15 ms), and a torch whose words differ is refused before
 a job starts instead of being misunderstood in its first failure.
 """
 

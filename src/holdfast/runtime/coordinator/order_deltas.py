@@ -51,7 +51,7 @@ class _PackedShare(msgspec.Struct, frozen=True, array_like=True):
     share: Share
     """But for what follows."""
     micro_batches: Runs
-    speak: Runs
+    losses: Runs
     recompute: dict[Addend, Runs]
 
 
@@ -62,12 +62,12 @@ def pack_share(share: Share | None) -> bytes:
     """Nothing where there is none."""
     if share is None:
         return b""
-    bare = msgspec.structs.replace(share, micro_batches=(), speak=(), recompute={})
+    bare = msgspec.structs.replace(share, micro_batches=(), losses=(), recompute={})
     return _ENCODER.encode(
         _PackedShare(
             bare,
             to_runs(share.micro_batches),
-            to_runs(share.speak),
+            to_runs(share.losses),
             {addend: to_runs(numbers) for addend, numbers in share.recompute.items()},
         )
     )
@@ -80,7 +80,7 @@ def unpack_share(data: bytes) -> Share | None:
     return msgspec.structs.replace(
         packed.share,
         micro_batches=from_runs(packed.micro_batches),
-        speak=from_runs(packed.speak),
+        losses=from_runs(packed.losses),
         recompute={addend: from_runs(runs) for addend, runs in packed.recompute.items()},
     )
 

@@ -81,19 +81,19 @@ class WorkerFaults:
         if self._slow:
             self._end_slowness(step)
         if self._planned:
-            self._strike_due(step, "")
+            self._carry_out_due(step, "")
 
     def phase(self, name: str, step: int) -> None:
         """A named point within a step."""
         if self._planned:
-            self._strike_due(step, name)
+            self._carry_out_due(step, name)
 
-    def _strike_due(self, step: int, phase: str) -> None:
+    def _carry_out_due(self, step: int, phase: str) -> None:
         due = [fault for fault in self._planned if _is_due(fault, step, phase)]
         for fault in due:
             self._planned.remove(fault)
             self._announce(fault, step)
-            self.strike(fault)
+            self.carry_out(fault)
         if self._raise is not None and phase:
             fault, self._raise = self._raise, None
             raise InjectedError(f"{fault.kind} on purpose, {phase} of step {step}")
@@ -123,7 +123,7 @@ class WorkerFaults:
 
     # From anywhere.
 
-    def strike(self, fault: Fault) -> None:
+    def carry_out(self, fault: Fault) -> None:
         _LOG.warning("fault on purpose: %s", fault.kind)
         match fault.kind:
             case "SEGFAULT":

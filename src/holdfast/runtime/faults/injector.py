@@ -73,7 +73,7 @@ class FaultSchedule:
     def __init__(
         self, faults: Sequence[Fault], seed: int, now_ms: int, done: Sequence[str] = ()
     ) -> None:
-        """`done`: the kinds that have struck already, under coordinators before this one."""
+        """`done`: the kinds that were injected already, under coordinators before this one."""
         self._chance = random.Random(seed)
         self._at_step = [
             fault
@@ -81,8 +81,8 @@ class FaultSchedule:
             if not fault.mean_time_s and not (fault.is_inside and fault.at_step is not None)
         ]
         for kind in done:
-            struck = [fault for fault in self._at_step if fault.kind == kind]
-            for fault in sorted(struck, key=lambda fault: fault.at_step or 0)[:1]:
+            same = [fault for fault in self._at_step if fault.kind == kind]
+            for fault in sorted(same, key=lambda fault: fault.at_step or 0)[:1]:
                 self._at_step.remove(fault)
         self._repeated = [(self._next(f, now_ms), f) for f in faults if f.mean_time_s]
 

@@ -72,7 +72,7 @@ class HostRun(JobRun):
         self._start_all()
         self._look()
         self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
-        self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
+        self._wait_until(lambda: self._supervisor.is_empty, LEAVE_DEADLINE_S, "")
 
     def _start_all(self) -> None:
         try:
@@ -151,7 +151,7 @@ class HostRun(JobRun):
     def _probe(self) -> None:
         """Does the coordinator elsewhere answer? Agents replace it sooner, if there are any."""
         newest = self._find_newest()
-        if self._people.has_coordinator or self._recorder.ended is not None:
+        if self._supervisor.has_coordinator or self._recorder.ended is not None:
             return
         self._later(PROBE_S, partial(self._probe))
         if newest is None:
@@ -169,7 +169,7 @@ class HostRun(JobRun):
     # Signals.
 
     def _want_checkpoint(self, name: str) -> None:
-        if self._people.has_coordinator:
+        if self._supervisor.has_coordinator:
             super()._want_checkpoint(name)
             return
         try:
@@ -180,7 +180,7 @@ class HostRun(JobRun):
     def _stop(self, number: int) -> None:
         super()._stop(number)
         self._later(
-            ASK_AGAIN_S if self._people.has_coordinator else 0.0, partial(self._ask_to_stop)
+            ASK_AGAIN_S if self._supervisor.has_coordinator else 0.0, partial(self._ask_to_stop)
         )
 
     def _ask_to_stop(self) -> None:

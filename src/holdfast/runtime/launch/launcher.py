@@ -214,7 +214,7 @@ class JobRun:
         self._control, self._store_port = control, store.getsockname()[1]
         logs = self._directory / LOGS
         try:
-            with Supervisor(fork_server, light, logs, signals) as self._people:
+            with Supervisor(fork_server, light, logs, signals) as self._supervisor:
                 self._recorder.begin()
                 servers = [light] if fork_server is None else [fork_server, light]
                 self._follow(servers, store)
@@ -255,10 +255,10 @@ class JobRun:
         self._store_listener = listener
         self._start_all()
         self._wait_until(lambda: self._ending is not None, FOREVER_S, "the end")
-        self._wait_until(lambda: self._people.is_empty, LEAVE_DEADLINE_S, "")
+        self._wait_until(lambda: self._supervisor.is_empty, LEAVE_DEADLINE_S, "")
 
     def _start_all(self) -> None:
-        self._people.start_store(self._store_listener)
+        self._supervisor.start_store(self._store_listener)
         host, port = self._control.getsockname()[:2]
         self._directory.write(ADDRESS, f"{host}:{port}\n")
         self._start_coordinator()
@@ -285,19 +285,19 @@ class JobRun:
         )
 
     def _start_coordinator(self) -> None:
-        self._people.start_coordinator(self._coordinator_spec(), self._control)
+        self._supervisor.start_coordinator(self._coordinator_spec(), self._control)
         # What was told to the one before may not have reached its journal.
         for ended in self._ended_nodes.values():
-            self._people.tell(ended)
+            self._supervisor.tell(ended)
         if self._signal:
-            self._people.tell(StopRequest(signal=_name(self._signal)))
+            self._supervisor.tell(StopRequest(signal=_name(self._signal)))
 
     def _start_agent(self, node: str) -> None:
         host, port = self._control.getsockname()[:2]
         self._ended_nodes.pop(node, None)
         self._agents[node] = secrets.token_hex(8)
         settings = resolved(self._job).job
-        self._people.start_agent(
+        self._supervisor.start_agent(
             AgentSpec(
                 node=node,
                 agent=self._agents[node],
@@ -342,7 +342,7 @@ class JobRun:
         deadline = time.monotonic() + patience_s
         while not is_done():
             next_due = min((at for at, _ in self._due), default=deadline)
-            notices = self._people.wait(min(deadline, next_due))
+            notices = self._supervisor.wait(min(deadline, next_due))
             self._do_what_is_due()
             if not notices and time.monotonic() >= deadline:
                 if not what:
@@ -399,7 +399,7 @@ class JobRun:
             how=f"the agent of {node} {how}",
             will_return=again,
         )
-        self._people.tell(ended)
+        self._supervisor.tell(ended)
         if again:
             at = time.monotonic() + self._job.config.recovery.restart_nodes_after_s
             self._due.append((at, lambda: self._start_agent(node)))
@@ -411,7 +411,7 @@ class JobRun:
         if not self._may_start(self._store_starts):
             log = self._directory / LOGS / "store.log"
             raise HoldfastError(f"the store {how}, again and again; its log is {log}")
-        self._people.start_store(self._store_listener)
+        self._supervisor.start_store(self._store_listener)
         self.show([f"the store, through which workers find each other, {how}; it is started again"])
 
     def _may_start(self, starts: list[float]) -> bool:
@@ -435,7 +435,7 @@ class JobRun:
                 self.show(all_stacks())
 
     def _want_checkpoint(self, name: str) -> None:
-        self._people.tell(CheckpointRequest(signal=name))
+        self._supervisor.tell(CheckpointRequest(signal=name))
 
     def _stop(self, number: int) -> None:
         """Schedulers may send several signals; only a person who presses Ctrl-C again means that
@@ -449,7 +449,7 @@ class JobRun:
         if not self._recorder.is_ready and not self._memory.has_unsaved:
             raise StoppedAtOnce(f"{_name(number)} before the first step")
         self._due.append((time.monotonic() + grace_s, self._grace_is_over))
-        self._people.tell(StopRequest(signal=_name(number)))
+        self._supervisor.tell(StopRequest(signal=_name(number)))
 
     def _grace_is_over(self) -> None:
         grace_s = self._job.config.job.grace_s

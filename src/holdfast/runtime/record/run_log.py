@@ -51,7 +51,7 @@ from holdfast.runtime.launch.launcher_messages import Ending
 from holdfast.runtime.record.job_lines import JobLines, evaluated_event, lost_worker
 from holdfast.runtime.record.profile_merge import merge_profiles
 from holdfast.runtime.record.run_end import WrittenEnd
-from holdfast.runtime.wire.messages import Finished, FromWorker, Measured, Struck
+from holdfast.runtime.wire.messages import FaultAnnounced, Finished, FromWorker, Measured
 
 KEPT_EVENTS = 100
 _BEGUN = PlanStarted | PlanChanged | Recovered | Restored
@@ -197,7 +197,7 @@ class RunLog:
                     self.tell([evaluated_event(*last)])
                 if message.final_error:
                     self.tell([Decided(reason=message.final_error, details={"of": member.name})])
-            case Struck():
+            case FaultAnnounced():
                 self.tell(
                     [
                         FaultInjected(

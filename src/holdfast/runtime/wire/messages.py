@@ -184,7 +184,7 @@ class ProbeDone(Message, frozen=True, kw_only=True):
     seconds: float
 
 
-class Struck(Message, frozen=True, kw_only=True):
+class FaultAnnounced(Message, frozen=True, kw_only=True):
     """A fault on purpose is about to happen to it."""
 
     kind: str
@@ -221,7 +221,7 @@ FromWorker = (
     | Measured
     | Finished
     | ProbeDone
-    | Struck
+    | FaultAnnounced
     | Failed
 )
 

@@ -31,7 +31,7 @@ from holdfast.runtime.launch.job import resolve_backend
 from holdfast.runtime.launch.store import connect_store
 from holdfast.runtime.record.logs import add_step
 from holdfast.runtime.wire.frames import BY_WORKER, Channel
-from holdfast.runtime.wire.messages import Assignment, Failed, Hello, Struck, ToWorker
+from holdfast.runtime.wire.messages import Assignment, Failed, FaultAnnounced, Hello, ToWorker
 from holdfast.runtime.wire.snapshot_messages import CopySpec, LightSpec, PersistSpec
 from holdfast.runtime.worker.action_recorder import ActionRecorder
 from holdfast.runtime.worker.agent_link import WorkerLink
@@ -124,7 +124,7 @@ def _train(assignment: Assignment, channel: Channel[ToWorker], page: ProgressPag
         assignment,
         channel,
         on_gone=_end_at_once,
-        on_fault=faults.strike,
+        on_fault=faults.carry_out,
         on_peers=peers.learn if peers is not None else lambda found: None,
     )
     hooks = Hooks(progress=faults.progress, phase=faults.phase, between=page.enter)
@@ -187,7 +187,7 @@ def _announce(worker: str, channel: Channel[ToWorker], fault: Fault, step: int) 
     if not fault.hits_all or f"{fault.target.partition('>')[0]}.g0".startswith(worker):
         target = fault.target if fault.hits_all else worker
         channel.send(
-            Struck(
+            FaultAnnounced(
                 kind=fault.kind,
                 step=step,
                 target=target,

@@ -1,9 +1,9 @@
 """A run that has taken place, in the simulator: the same faults, and the costs that the run itself
 has measured, so that the two can be compared.
 
-From the run come its plan, its profile and what struck it, at the times at which it struck; and how
-long the parts of a reaction took (`live_costs.py`). The rest is the simulator's own: which devices
-are in use, what is decided (`live_plans.py`), how fast that is, and how it all adds up.
+From the run come its plan, its profile and its faults, at the times at which they happened; and
+how long the parts of a reaction took (`live_costs.py`). The rest is the simulator's own: which
+devices are in use, what is decided (`live_plans.py`), how fast that is, and how it all adds up.
 
 As in the job, the answer to a loss has two parts. First the stages that are lost are left out.
 Where processes are only started again, that is all, as they are back before another plan would pay.
@@ -122,13 +122,13 @@ class ReturnRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hardware_events(
-    heard: Iterable[tuple[float, Event]], plan: Plan, start_s: float, rules: ReturnRules
+    events: Iterable[tuple[float, Event]], plan: Plan, start_s: float, rules: ReturnRules
 ) -> tuple[HardwareEvent, ...]:
-    """What struck the run after `start_s`, every fault once: some are told twice."""
+    """The faults of the run after `start_s`, each once: some are told twice."""
     number = {worker: device for device, worker in enumerate(plan.workers)}
     found: list[HardwareEvent] = []
     known: set[tuple[str, str, int]] = set()
-    for at_s, event in heard:
+    for at_s, event in events:
         if isinstance(event, FaultInjected) and at_s >= start_s:
             key = (event.fault, event.target, event.step)
             happened = _event(event, round(1000 * (at_s - start_s)), number, rules)

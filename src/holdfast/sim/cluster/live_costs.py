@@ -58,29 +58,29 @@ class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_costs(
-    heard: Sequence[TimedEvent],
+    events: Sequence[TimedEvent],
     model: RunModel,
     away_s: float,
     home_epochs: Collection[int] = (),
 ) -> LiveCosts:
     """`home_epochs`: those under the job's own plan."""
     assumed = ReplanSettings()
-    faults = [(at, e) for at, e in heard if isinstance(e, FaultInjected)]
-    changes = [(at, e) for at, e in heard if isinstance(e, PlanChanged)]
+    faults = [(at, e) for at, e in events if isinstance(e, FaultInjected)]
+    changes = [(at, e) for at, e in events if isinstance(e, PlanChanged)]
     stalls = [incident.stall_s for incident in model.incidents if incident.kind == RECOVERY]
-    lost = [(at, e) for at, e in heard if isinstance(e, WorkerLost)]
+    lost = [(at, e) for at, e in events if isinstance(e, WorkerLost)]
     killed = [(at, e.worker) for at, e in lost if e.kind != NODE_LOST]
     nodes = [(at, e.target) for at, e in faults if e.fault == "NODE_LOSS"]
     slow = [at for at, e in faults if e.fault == "SLOW"]
     fast = [at + e.duration_s for at, e in faults if e.fault == "SLOW" and e.duration_s]
-    ends = [at for at, e in heard if isinstance(e, StepDone)]
+    ends = [at for at, e in events if isinstance(e, StepDone)]
     planned = [_until_planned(at, changes) for at, _ in nodes]
-    wanted = [at for at, e in heard if isinstance(e, PlanConsidered) and e.entered]
+    wanted = [at for at, e in events if isinstance(e, PlanConsidered) and e.entered]
     prepared = [_until_planned(at, changes) for at in wanted]
     rejoined = [_until_joined(at, worker, changes) for at, worker in killed]
     returned = [_until_joined(at + away_s, node, changes) for at, node in nodes]
     return LiveCosts(
-        step_ms=1000 * (undisturbed_step_s(heard, home_epochs) or first_steps_s(heard)),
+        step_ms=1000 * (undisturbed_step_s(events, home_epochs) or first_steps_s(events)),
         recover_ms=_ms(_losses_s([at for at, _ in lost], ends) or stalls, assumed.stall_s),
         plan_ms=_ms(planned, assumed.prepare_s + assumed.search_s),
         rejoin_ms=_ms(rejoined, assumed.rejoin_s),
@@ -92,13 +92,13 @@ def measure_costs(
     )
 
 
-def undisturbed_step_s(heard: Sequence[TimedEvent], home_epochs: Collection[int]) -> float:
+def undisturbed_step_s(events: Sequence[TimedEvent], home_epochs: Collection[int]) -> float:
     """The mean of the steps under the job's own plan in which nothing was lost or slow, of the
     whole run: a machine is busier at some times than at others. 0: there is none.
     """
-    faults = [(at, e) for at, e in heard if isinstance(e, FaultInjected)]
+    faults = [(at, e) for at, e in events if isinstance(e, FaultInjected)]
     lasting = [(at, at + _lasts_s(e)) for at, e in faults]
-    steps = [(at, e.epoch) for at, e in heard if isinstance(e, StepDone)]
+    steps = [(at, e.epoch) for at, e in events if isinstance(e, StepDone)]
     found = [
         end - begin
         for (begin, before), (end, epoch) in pairwise(steps[1:])
@@ -114,11 +114,11 @@ def _lasts_s(fault: FaultInjected) -> float:
     return (fault.duration_s or inf) if fault.fault == "SLOW" else 0.0
 
 
-def first_steps_s(heard: Sequence[TimedEvent]) -> float:
+def first_steps_s(events: Sequence[TimedEvent]) -> float:
     """The median of the steps before the first fault; the first of a run is not like the others."""
-    struck = [at for at, event in heard if isinstance(event, FaultInjected)]
-    ends = [at for at, event in heard if isinstance(event, StepDone)]
-    calm = [b - a for a, b in pairwise(ends) if b <= min([*struck, ends[-1]])]
+    faults = [at for at, event in events if isinstance(event, FaultInjected)]
+    ends = [at for at, event in events if isinstance(event, StepDone)]
+    calm = [b - a for a, b in pairwise(ends) if b <= min([*faults, ends[-1]])]
     return median(calm[1:] or calm or [b - a for a, b in pairwise(ends)])
 
 

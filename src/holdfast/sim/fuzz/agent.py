@@ -121,7 +121,7 @@ class SimulatedAgent:
     def _tell(self, fact: Fact) -> None:
         if self.connection is not None:
             link = self.connection
-            link.send(1, lambda f: self.world.coordinator.hear(self.node, link, f), fact)
+            link.send(1, lambda f: self.world.coordinator.receive(self.node, link, f), fact)
 
     def told(self, effect: Any) -> None:
         """From the coordinator."""
@@ -162,7 +162,7 @@ class SimulatedAgent:
         if self.is_alive and member in self.states:
             self._tell(WorkerStarted(member=member, pid=1))
 
-    def heard(self, state: WorkerState) -> None:
+    def receive_state(self, state: WorkerState) -> None:
         if self.is_alive and state.member in self.states:
             self.states[state.member] = state
             self._tell(WorkerTold(state))

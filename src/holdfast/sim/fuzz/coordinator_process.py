@@ -168,13 +168,13 @@ class CoordinatorProcess:
             left = self.world.agents[node].held() if is_near else ()
             self.take(NodeLost(node, "the connection is closed", left))
 
-    def hear(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
+    def receive(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
         if self.is_up and self._links.get(node) is link:
             if isinstance(fact, Persisted):
                 self._find_checkpoints()
             self.take(fact)
         for one in self._replaced:
-            one.hear(node, link, fact)
+            one.receive(node, link, fact)
 
     def _find_checkpoints(self) -> None:
         if self.settings.snapshots.persists:

@@ -67,7 +67,7 @@ def _crash_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
 
 
 def _replace_coordinator(world: "World", rng: Random) -> None:
-    if world.is_peace:
+    if world.is_calm:
         return
     if world.coordinator.is_up:
         world.coordinator.crash()
@@ -152,7 +152,7 @@ def _hang(world: "World", rng: Random, worker: "Worker | None") -> None:
     progress alone. Sometimes it uses its processor all the while.
     """
     victim = _victim(world, rng, worker)
-    if world.is_peace or victim is None or victim.is_paused:
+    if world.is_calm or victim is None or victim.is_paused:
         return
     if victim.position.version < SEEN_STEPS + 3:  # how long a step takes is not known yet
         world.clock.after(100, _hang, world, rng, None)
@@ -181,7 +181,7 @@ def _pause_all(world: "World", rng: Random, _: "Worker | None") -> None:
 
 
 def _accuse(world: "World", victim: "Worker", reason: str) -> None:
-    if not world.is_peace and victim.is_alive and (victim.is_paused or reason == FALSE_ALARM):
+    if not world.is_calm and victim.is_alive and (victim.is_paused or reason == FALSE_ALARM):
         world.coordinator.take(WorkerHung(victim.member, reason))
 
 
@@ -255,7 +255,7 @@ def _tell_late(world: "World", rng: Random, _: "Worker | None") -> None:
     back further than it had to, and what is told then is of a history that was given up. Often
     the next rollback comes soon.
     """
-    if world.is_peace:
+    if world.is_calm:
         return
     if world.newest_known() is None:  # nothing to go back to yet
         world.clock.after(50, _tell_late, world, rng, None)
@@ -271,7 +271,7 @@ def _tell_late(world: "World", rng: Random, _: "Worker | None") -> None:
 
 
 def _lose_unit_in_war(world: "World", rng: Random) -> None:
-    if not world.is_peace:
+    if not world.is_calm:
         _lose_unit(world, rng, None)
 
 

@@ -1,10 +1,10 @@
 """What goes wrong, when, and to whom.
 
 Faults are drawn before a run begins, each with a random source of its own: leaving one out changes
-nothing about the others, which is what makes a failing run short. Some strike at a time. Others lie
-in wait: they strike when something happens for the n-th time (a worker applies, reports, enters,
-switches), since the dangerous moments are short. Once peace is made, nothing goes wrong any more
-and everything that can come back does.
+nothing about the others, which is what makes a failing run short. Some happen at a time, others
+when something happens for the n-th time (a worker applies, reports, enters, switches), since the
+dangerous moments are short. When they are ended, nothing goes wrong any more, and everything that
+can come back does.
 """
 
 from random import Random
@@ -54,12 +54,12 @@ class FaultMix(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
     num_faults: int
     moments: tuple[str, ...] = MOMENTS
-    """When those strike that lie in wait."""
+    """Of faults that wait for a moment."""
     only_coordinator: bool = False
 
 
 class DrawnFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Strikes at a time, or when a moment comes for the n-th time."""
+    """Happens at a time, or when a moment comes for the n-th time."""
 
     kind: str
     seed: int
@@ -123,33 +123,33 @@ def _draw(rng: Random, kind: str, profile: FaultMix, until_ms: int) -> DrawnFaul
 
 
 class Faults:
-    """The faults of one run, as they strike."""
+    """The faults of one run, as they happen."""
 
     def __init__(self, world: "World", faults: tuple[DrawnFault, ...]) -> None:
         self.world = world
-        self.is_peace = False
+        self.is_calm = False
         self._waiting = [fault for fault in faults if fault.moment]
         self._seen: dict[str, int] = {}
         world.listeners.append(self._happened)
         for fault in faults:
             if not fault.moment:
-                world.clock.at(fault.at_ms, self._strike, fault, None)
+                world.clock.at(fault.at_ms, self._carry_out, fault, None)
 
     def _happened(self, moment: str, worker: "Worker") -> None:
         seen = self._seen[moment] = self._seen.get(moment, 0) + 1
         for fault in self._waiting:
             if fault.moment == moment and fault.count == seen:
-                self.world.clock.after(0, self._strike, fault, worker)
+                self.world.clock.after(0, self._carry_out, fault, worker)
 
-    def _strike(self, fault: DrawnFault, worker: "Worker | None") -> None:
-        if not self.is_peace:
+    def _carry_out(self, fault: DrawnFault, worker: "Worker | None") -> None:
+        if not self.is_calm:
             FAULT_EFFECTS[fault.kind](self.world, Random(fault.seed), worker)
 
-    def make_peace(self) -> None:
-        self.is_peace = True
+    def end(self) -> None:
+        self.is_calm = True
         world = self.world
-        world.is_peace = True
-        world.clock.note("peace")
+        world.is_calm = True
+        world.clock.note("no more faults")
         world.cuts.clear()
         world.coordinator.make_reliable()
         world.coordinator.open()

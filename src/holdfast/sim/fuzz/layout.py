@@ -100,14 +100,14 @@ class SymbolicLayout:
 
     @cached_property
     def hops_of(self) -> dict[str, tuple[tuple[int, int, Hop, bool], ...]]:
-        """Per worker: (micro-batch, place in its route, hop, speaks for it)."""
+        """Per worker: (micro-batch, place in its route, hop, tells its loss)."""
         found: dict[str, list[tuple[int, int, Hop, bool]]] = {w: [] for w in self.plan.workers}
         for micro_batch, route in enumerate(self.plan.routes):
             for place, hop in enumerate(route):
                 computing = self.plan.computing(self.plan.stage(hop.stage), micro_batch)
                 for position, worker in enumerate(computing):
-                    speaks = place == len(route) - 1 and position == 0
-                    found[worker].append((micro_batch, place, hop, speaks))
+                    tells_loss = place == len(route) - 1 and position == 0
+                    found[worker].append((micro_batch, place, hop, tells_loss))
         return {worker: tuple(hops) for worker, hops in found.items()}
 
     def computing_together(self, slot: Slot) -> list[tuple[str, ...]]:

@@ -37,7 +37,7 @@ class SimulatedPlanner:
         rng, world = self._rng, self._world
         names = [name for places in world.shape.places.values() for name in places]
         worker, factor = rng.choice(names), rng.choice((1.0, 2.0, 3.0))
-        if not world.is_peace:
+        if not world.is_calm:
             world.count("slow workers", int(factor > 1))
             world.coordinator.take(WorkerSlow(worker, factor))
 
@@ -45,7 +45,7 @@ class SimulatedPlanner:
         rng, clock = self._rng, self._world.clock
         self._world.count("planner asked")
         self._asked.append(question)
-        if not self._world.is_peace and rng.random() < 0.1:
+        if not self._world.is_calm and rng.random() < 0.1:
             return
         answer = self._answer(question)
         clock.after(rng.choice((0, 5, 30, 200)), self._say, answer)

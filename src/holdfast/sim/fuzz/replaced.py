@@ -37,7 +37,7 @@ class ReplacedCoordinator:
         self._is_done = False
         """It has done something since: before the next time it looks."""
 
-    def hear(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
+    def receive(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
         if self._links.get(node) is link and not self._is_done:
             for effect in self._coordinator.take(fact, self._world.clock.now_ms):
                 if isinstance(effect, Record):

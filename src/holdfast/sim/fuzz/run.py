@@ -1,4 +1,4 @@
-"""One seed, one run: a world, faults, peace, and the promises."""
+"""One seed, one run: a world, faults, a time without any, and the promises."""
 
 from random import Random
 from typing import Literal
@@ -165,7 +165,7 @@ def run_plan(seed: int, plan: RunPlan, *, extra: tuple[Checker, ...] = ()) -> Fu
     broken: Broken | None = None
     try:
         _war(world)
-        faults.make_peace()
+        faults.end()
         _peace(world)
         for checker in world.checkers:
             checker.finished(world)
@@ -214,7 +214,7 @@ def _begin_without(world: World, nodes: tuple[str, ...], rng: Random) -> None:
 
 
 def _war(world: World) -> None:
-    while world.clock.now_ms < world.war_until_ms and not world.coordinator.is_over:
+    while world.clock.now_ms < world.faults_until_ms and not world.coordinator.is_over:
         world.clock.step()
 
 

@@ -1,4 +1,4 @@
-"""A failing run, made short: as few faults as still break the same promise, and peace as early.
+"""A failing run, made short: as few faults as still break the same promise, and their end as early.
 
 A run without one of its faults is another run, so the same promise may break in another way; what
 is told is the run that was found, with its own words.

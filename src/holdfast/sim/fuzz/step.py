@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 class Passage:
     """A micro-batch's way back through one hop."""
 
-    __slots__ = ("hop", "is_free", "micro_batch", "place", "speaks", "units")
+    __slots__ = ("hop", "is_free", "micro_batch", "place", "tells_loss", "units")
 
-    def __init__(self, micro_batch: int, place: int, hop: Hop, speaks: bool) -> None:
-        self.micro_batch, self.place, self.hop, self.speaks = micro_batch, place, hop, speaks
+    def __init__(self, micro_batch: int, place: int, hop: Hop, tells_loss: bool) -> None:
+        self.micro_batch, self.place = micro_batch, place
+        self.hop, self.tells_loss = hop, tells_loss
         self.units = list(range(hop.first, hop.stop))
         self.is_free = False
 
@@ -97,7 +98,7 @@ class Step:
         self._num_left -= 1
         micro_batch = passage.micro_batch
         ends = unit == passage.hop.stop - 1
-        if passage.speaks and ends and self._counts(LOSS_ADDEND, micro_batch):
+        if passage.tells_loss and ends and self._counts(LOSS_ADDEND, micro_batch):
             self.worker.position.record.loss_known(micro_batch)
             self.worker.losses.append(micro_batch)
         addends = [a for a in self._addends(unit) if self._counts(a, micro_batch)]

@@ -22,11 +22,11 @@ LIFE_MS = 1000
 LIFE_LASTS_MS = 2000
 START_MS = (100, 1500)
 LAUNCHER = "launcher"
-WAR_MS = 40_000
-PEACE_MS = 150_000
+FAULTS_MS = 40_000
+REST_MS = 150_000
 """Longer than the longest wait after tries in vain, twice."""
 CALM_MS = 20_000
-"""So long no term may be taken when peace has come to rest."""
+"""So long no term may be taken when nothing goes wrong any more."""
 NAME = "P8"
 TRACE = 80
 
@@ -195,7 +195,7 @@ class TermsWorld:
             for o in heard
             if o.succession is not None
             and o.succession.is_reached
-            and o.succession.term >= succession.term
+            and succession.is_current(o.succession.term)
         ]
         is_fresh = self.now_ms - host.life[1] < LIFE_LASTS_MS and self._life[0] == host.seen_term
         return PeerAnswers(
@@ -215,10 +215,10 @@ class TermsWorld:
 
     # What goes wrong.
 
-    def strike(self) -> None:
+    def break_something(self) -> None:
         rng, names = self._rng, list(self.hosts)
         kind = rng.randrange(7)
-        self._note(f"strike {kind}")
+        self._note(f"fault {kind}")
         match kind:
             case 0:
                 one, other = rng.choice(names), rng.choice(names)
@@ -240,7 +240,7 @@ class TermsWorld:
             case 6:
                 self._newest().is_alive = False
 
-    def make_peace(self) -> None:
+    def end_faults(self) -> None:
         self.cuts.clear()
         for host in self.hosts.values():
             host.sees_place, host.slow_ms = True, 0
@@ -252,11 +252,11 @@ def run_terms(seed: int) -> TermsRun:
     world = TermsWorld(seed)
     rng = Random(~seed)
     try:
-        while world.now_ms < WAR_MS:
+        while world.now_ms < FAULTS_MS:
             world.tick()
             if rng.random() < TICK_MS / 3000:
-                world.strike()
-        world.make_peace()
+                world.break_something()
+        world.end_faults()
         _come_to_rest(world)
     except Violation as violation:
         return TermsRun(world.coverage, violation.text, tuple(world.trace))
@@ -265,12 +265,12 @@ def run_terms(seed: int) -> TermsRun:
 
 def _come_to_rest(world: TermsWorld) -> None:
     """One coordinator, followed by all, and no other for a while."""
-    end_ms, calm_ms, newest = world.now_ms + PEACE_MS, 0, 0
+    end_ms, calm_ms, newest = world.now_ms + REST_MS, 0, 0
     while calm_ms < CALM_MS:
         if world.now_ms >= end_ms:
             followed = [world.hosts[name].followed for name in world.nodes]
             terms = [0 if one is None else one.term for one in followed]
-            raise Violation(NAME, f"agents follow the terms {terms} in peace, of {newest}")
+            raise Violation(NAME, f"agents follow the terms {terms} at the end, of {newest}")
         world.tick()
         is_calm = world.coordinators[-1].term == newest and all(
             world.hosts[name].followed is world.coordinators[-1] for name in world.nodes

@@ -118,7 +118,7 @@ class Worker:
         now_ms = self.world.clock.now_ms
         self._arrives_ms = max(self._arrives_ms, now_ms + self.world.rng.randint(0, 2))
         agent = self.world.agent_of(self.name)
-        self.later(self._arrives_ms - now_ms, agent.heard, command.state)
+        self.later(self._arrives_ms - now_ms, agent.receive_state, command.state)
 
     def note(self, text: str) -> None:
         self.world.clock.note(f"{self.member} {text}")
@@ -294,7 +294,7 @@ class Worker:
         if share.revert or self.position.base != share.base:
             self.clear_step()
         self.sums = {addend: self.sums[addend] for addend in self.sums if addend[:2] in share.keep}
-        self.losses = list(share.speak)
+        self.losses = list(share.losses)
 
     def _revert(self) -> None:
         self.world.count("reverts")

@@ -73,14 +73,14 @@ class World:
         self.losses: dict[float, tuple[int, ...]] = {}
         self.orders: dict[int, Order] = {}
         self.cuts: dict[tuple[str, str], None] = {}
-        self.is_peace = False
+        self.is_calm = False
         self.stopped_ms: dict[Member, int] = {}
         """Since when workers are, or were last, stopped by a signal."""
         self.hung_ms: dict[Member, int] = {}
         """Since when workers hang, or last did, in the middle of an action."""
         self.busy: dict[Member, None] = {}
         """Those of them that use their processor."""
-        self.war_until_ms = 0
+        self.faults_until_ms = 0
         self.disk = CheckpointDisk()
         self.journal = JournalState(settings.plan)
         """What the journal says, kept by the world itself."""
@@ -160,7 +160,7 @@ class World:
 
     def prolong(self, until_ms: int) -> None:
         """Something that was begun needs that long to be found."""
-        self.war_until_ms = max(self.war_until_ms, until_ms)
+        self.faults_until_ms = max(self.faults_until_ms, until_ms)
 
     def count(self, what: str, times: int = 1) -> None:
         self.coverage[what] += times

@@ -1,5 +1,5 @@
-"""P5: left in peace, the job goes on within a bounded time; it gives up only if state is lost and
-no whole snapshot is known.
+"""P5: once nothing goes wrong any more, the job goes on within a bounded time; it gives up only if
+state is lost and no whole snapshot is known.
 """
 
 from typing import TYPE_CHECKING

@@ -60,4 +60,4 @@ class Checker:
         """A worker has loaded a snapshot."""
 
     def finished(self, world: "World") -> None:
-        """The run is over, and the world was left in peace for long enough."""
+        """The run is over, and nothing has gone wrong for long enough."""

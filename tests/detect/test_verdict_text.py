@@ -2,8 +2,8 @@ import numpy as np
 
 from detect.small_job import small_plan
 from holdfast.detect.verdict import RECOVERED, SLOW
+from holdfast.detect.verdict_text import describe_common, path_verdict, worker_verdicts
 from holdfast.detect.watch import Shift, Watch
-from holdfast.detect.words import describe_common, path_verdict, worker_verdicts
 from holdfast.plan.lanes import layout_of
 
 
