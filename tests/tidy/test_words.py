@@ -40,6 +40,16 @@ PLAIN = {
     ),
 }
 
+PICTURES = {
+    r"(?i)\b(everyone|no one)\b": "name the workers, the agents or the coordinator",
+    r"(?i)\b(strikes?|struck)\b": "a fault is injected, or it happens",
+    r"(?i)\b(wars?|peace|peaceful)\b": "say whether faults happen",
+    r"(?i)\b(obeys?|obeyed|obedience|heeds?|heeded)\b": "an order is followed or carried out",
+    r"(?i)\b(nursery|nurseries|porters?|vigils?|crews?|offices?)\b": "name the part by its work",
+    r"(?i)\b(bury|buries|buried|burial|born|rehears(?:al|als|e|ed))\b": "say what is done",
+}
+"""Pictures that once stood for parts of this system: who reads them has to guess what is meant."""
+
 
 def wrong_words(text: str, rules: Mapping[str, str]) -> Iterator[str]:
     """`line: word: reason` for every match."""
@@ -82,6 +92,22 @@ def spoken() -> list[Path]:
 def test_the_project_says_who_does_what():
     assert_none(complaints(spoken(), PLAIN))
     assert len(list(wrong_words(joined("Every~body waits."), PLAIN))) == 1
+
+
+def test_the_source_and_the_docs_use_no_pictures():
+    parts = (SRC, ROOT / "docs", ROOT / "README.md")
+    files = [path for path in spoken() if any(path.is_relative_to(part) for part in parts)]
+    assert_none(complaints(files, PICTURES))
+
+
+@pytest.mark.parametrize("text", ["Everyone waits.", "once peace is made", "two struck workers"])
+def test_pictures_are_seen(text):
+    assert len(list(wrong_words(text, PICTURES))) == 1
+
+
+@pytest.mark.parametrize("text", ["every one of them", "a warning", "a border"])
+def test_no_picture_is_seen_where_none_is(text):
+    assert list(wrong_words(text, PICTURES)) == []
 
 
 @pytest.mark.parametrize(
