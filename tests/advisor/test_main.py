@@ -3,13 +3,16 @@
 import io
 import subprocess
 import sys
+import threading
 
 import msgspec
 import pytest
 
+from holdfast.advisor import main
 from holdfast.advisor.answer import answers
-from holdfast.advisor.main import best_answer, read_question, write_answer
+from holdfast.advisor.main import Reply, read_question, reply_to, write_answer
 from holdfast.control.plan_question import PlanAnswer, PlanQuestion
+from holdfast.errors import HoldfastError
 from support.plan_questions import home_plan, make_question
 
 
@@ -27,6 +30,13 @@ def unpacked(data: bytes) -> list[PlanAnswer]:
     return found
 
 
+def best_answer(question: PlanQuestion) -> PlanAnswer:
+    given: list[PlanAnswer] = []
+    reply_to(question, given.append)
+    (answer,) = given
+    return answer
+
+
 def test_messages_are_read_whole_or_not_at_all():
     question = make_question(home_plan(), ["n0.g1"])
     data = packed(question)
@@ -38,10 +48,58 @@ def test_messages_are_read_whole_or_not_at_all():
 
 
 def test_the_first_answer_comes_in_any_case_and_the_last_if_there_is_time():
-    question = make_question(home_plan(), ["n0.g1"])
+    question = make_question(home_plan(), ["n0.g1"], search_s=60.0)
     hurried = msgspec.structs.replace(question, search_s=0.0)
     assert best_answer(hurried).rounds == 1
     assert best_answer(question) == list(answers(question))[-1]
+
+
+def test_a_round_that_takes_long_does_not_hold_back_the_answer_before_it(monkeypatch):
+    """The search goes on only when the answer was given; then the question is left."""
+    given, is_given = [], threading.Event()
+    rounds = []
+
+    def give(answer):
+        given.append(answer)
+        is_given.set()
+
+    def slow_answers(question):
+        for number in (1, 2, 3):
+            rounds.append(number)
+            yield PlanAnswer(number=question.number, rounds=number)
+            assert is_given.wait(30)
+
+    monkeypatch.setattr(main, "answers", slow_answers)
+    reply_to(make_question(home_plan(), search_s=0.05), give)
+    assert [answer.rounds for answer in given] == [1]
+    assert rounds == [1, 2]
+
+
+def test_a_search_that_fails_after_its_answer_was_given_is_silent(monkeypatch):
+    is_given, given = threading.Event(), []
+
+    def give(answer):
+        given.append(answer)
+        is_given.set()
+
+    def failing(question):
+        yield PlanAnswer(number=question.number, rounds=1)
+        assert is_given.wait(30)
+        raise HoldfastError("too late to matter")
+
+    monkeypatch.setattr(main, "answers", failing)
+    reply_to(make_question(home_plan(), search_s=0.05), give)
+    assert [answer.error for answer in given] == [""]
+
+
+def test_an_answer_is_given_once_whoever_gives_it():
+    given = []
+    reply = Reply(given.append, 0.0)
+    first, second = PlanAnswer(number=1, rounds=1), PlanAnswer(number=1, rounds=2)
+    assert not reply.found(first)
+    assert not reply.found(second)
+    reply.end()
+    assert given == [first]
 
 
 def test_a_question_that_cannot_be_answered_is_answered_with_that():

@@ -4,8 +4,9 @@ Each message is its length in four bytes and as many bytes of MessagePack. The p
 by the first question, kept for the life of its coordinator, and ends with its input. Its
 coordinator gives it the lowest priority: training does not notice that it searches.
 
-A question is answered by the last decision that was there when its time was up; the first one in
-any case. A newer question is taken before an older one.
+A question is answered by the best decision that is there when its time is up, also in the middle
+of a round of search; where there is none yet, by the first one. The round that is under way then is
+done to its end, and the next question is taken: the newest one that is there.
 """
 
 import logging
@@ -14,6 +15,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -62,21 +65,59 @@ def read_question(source: BinaryIO) -> PlanQuestion | None:
     return _QUESTION.decode(body) if body else None
 
 
-def best_answer(question: PlanQuestion) -> PlanAnswer:
-    """The last one that comes in time. What goes wrong is an answer, too."""
-    until = time.monotonic() + question.search_s
-    best = PlanAnswer(number=question.number, error="the search found nothing")
+class Reply:
+    """The answer to one question: the best one that is there when its time is up, given once."""
+
+    def __init__(self, give: Callable[[PlanAnswer], object], search_s: float) -> None:
+        self._give = give
+        self._best: PlanAnswer | None = None
+        self._is_given = False
+        self._lock = threading.Lock()
+        self._until_s = time.monotonic() + search_s
+        self._timer = threading.Timer(search_s, self._time_is_up)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def found(self, answer: PlanAnswer) -> bool:
+        """It is better than those before. Is a still better one of use?"""
+        with self._lock:
+            self._best = answer
+            if time.monotonic() >= self._until_s:
+                self._give_best()
+            return not self._is_given
+
+    def end(self, instead: PlanAnswer | None = None) -> None:
+        """There will be no other answer. `instead`: the search has failed."""
+        self._timer.cancel()
+        with self._lock:
+            self._best = instead or self._best
+            self._give_best()
+
+    def _time_is_up(self) -> None:
+        with self._lock:
+            self._give_best()
+
+    def _give_best(self) -> None:
+        if self._best is not None and not self._is_given:
+            self._is_given = True
+            self._give(self._best)
+
+
+def reply_to(question: PlanQuestion, give: Callable[[PlanAnswer], object]) -> None:
+    """What goes wrong is an answer, too."""
+    reply = Reply(give, question.search_s)
+    failed: PlanAnswer | None = PlanAnswer(number=question.number, error="the search found nothing")
     try:
-        for found in answers(question):
-            best = found
-            if time.monotonic() >= until:
+        for answer in answers(question):
+            failed = None
+            if not reply.found(answer):
                 break
     except HoldfastError as error:
-        return PlanAnswer(number=question.number, error=str(error))
+        failed = PlanAnswer(number=question.number, error=str(error))
     except Exception as error:
         _LOG.exception("question %d cannot be answered", question.number)
-        return PlanAnswer(number=question.number, error=repr(error))
-    return best
+        failed = PlanAnswer(number=question.number, error=repr(error))
+    reply.end(failed)
 
 
 def write_answer(target: BinaryIO, answer: PlanAnswer) -> None:
@@ -90,7 +131,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # of a terminal: the job decides what they mean
     questions = Questions(sys.stdin.buffer)
     while True:
-        write_answer(sys.stdout.buffer, best_answer(questions.next()))
+        reply_to(questions.next(), partial(write_answer, sys.stdout.buffer))
 
 
 if __name__ == "__main__":
