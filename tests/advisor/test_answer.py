@@ -5,11 +5,13 @@ import pytest
 
 from holdfast.advisor.answer import answer_after, answers, scaled
 from holdfast.plan.check import check_plan
+from holdfast.plan.copies import lost_slice, num_copies, with_redundancy
 from holdfast.plan.entering import why_not_entered
 from holdfast.plan.lanes import layout_of
 from holdfast.plan.profile import Link, Profile
 from holdfast.plan.text import format_plan, parse_plan
 from holdfast.plan.timeline import evaluate
+from holdfast.plan.without_workers import without_workers
 from holdfast.schedule.orders import compute_orders
 from support.plan_questions import home_plan, make_question
 
@@ -27,8 +29,8 @@ def test_a_tensor_group_that_lost_one_goes_on_smaller():
 
 def test_the_same_rounds_give_the_same_answer():
     question = make_question(home_plan(replicas=2, stages=2, tensor=2), ["n0.g5"], {"n0.g0": 2.0})
-    for answer in answers(question):
-        assert answer_after(question, answer.rounds) == answer
+    for found in answers(question):
+        assert answer_after(question, found.rounds) == found
 
 
 @pytest.mark.parametrize("dead", [["n0.g1"], ["n0.g0", "n0.g7"], ["n0.g0", "n0.g1", "n0.g2"]])
@@ -117,6 +119,35 @@ def test_the_order_of_computations_is_made_for_a_slow_worker_and_timed_as_it_is_
     costs = scaled(Profile(), home, question.pace_s / slowed(home, Profile()))
     assert last.chosen.step_s == pytest.approx(slowed(plan, costs))
     assert last.chosen.step_s <= slowed(plain, costs) * (1 + 1e-9)
+
+
+REDUNDANT = with_redundancy(home_plan(replicas=1, stages=3, tensor=1, micro_batches=6))
+
+
+@pytest.mark.parametrize(
+    ("home", "dead", "slow"),
+    [
+        (REDUNDANT, ["n0.g1"], {}),
+        (REDUNDANT, [], {"n0.g0": 3.0}),
+        (REDUNDANT, ["n0.g2"], {"n0.g0": 2.0}),
+        (with_redundancy(home_plan(replicas=2, stages=2, micro_batches=8)), ["n0.g1"], {}),
+        (with_redundancy(home_plan(1, 2, 2, 8)), ["n0.g1"], {"n0.g2": 2.0}),
+    ],
+)
+def test_a_job_that_holds_every_stage_twice_is_offered_only_plans_that_do(home, dead, slow):
+    question = make_question(home, dead, slow, now=None if dead else home)
+    for found in answers(question):
+        plan = parse_plan(found.plan)
+        check_plan(plan)
+        assert why_not_entered(parse_plan(question.now), plan, question.available) == ""
+        assert found.chosen.copies == num_copies(plan) >= 2
+        assert all(not lost_slice(plan, [worker]) for worker in plan.workers)
+        assert found.chosen.step_s <= 1.2 * found.now_step_s
+
+
+def test_a_healthy_job_keeps_its_copies_as_they_are():
+    question = make_question(REDUNDANT, now=REDUNDANT)
+    assert answer_after(question, 1).plan == question.now
 
 
 def slowed(plan, profile):

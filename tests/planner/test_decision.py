@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.check import check_plan
+from holdfast.plan.copies import num_copies, with_redundancy
 from holdfast.plan.memory import device_memory
 from holdfast.plan.plan import Plan
 from holdfast.plan.timeline import evaluate
@@ -111,6 +112,23 @@ def test_copies_are_offered_with_their_cost():
     found = [c for c in decision.candidates if c.strategy == "redundant copies"]
     assert len(found) == 1
     assert found[0].step_time > true_time(plan, Health())
+
+
+def test_a_plan_without_room_for_copies_does_not_win_where_they_are_kept():
+    """What is left of the plan, its copies included, needs no more room than before."""
+    plan = small_plan(1, 3, 1)
+    use = device_memory(evaluate(with_redundancy(plan), PROFILE))
+    limit = int(1.3 * max(worker.total for worker in use.values()))
+    home = with_redundancy(small_plan(1, 3, 1, limit=limit))
+    health = health_of(home, ["n0.g1"])
+    free, kept = decided(home, health), decided(home, health, keeps_copies=True)
+    assert free.plan is not None
+    assert kept.plan is not None
+    assert num_copies(free.plan) == 1
+    assert kept.chosen is not None
+    assert kept.chosen.strategy == "reroute"
+    refused = [c for c in kept.candidates if c.strategy != "reroute" and "needs" in c.verdict]
+    assert refused
 
 
 SHAPES = [(1, 2, 2), (2, 2, 2), (3, 2, 1), (2, 3, 1), (2, 1, 3), (4, 1, 1), (3, 2, 2), (2, 4, 1)]

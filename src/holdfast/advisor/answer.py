@@ -3,7 +3,8 @@
 The search starts from the job's own plan and the health of its workers, so that the same health
 gives the same answer, whatever happened before. Only where that plan has lost its last copy of
 something (the plan in force still has one) does it start from the plan in force. Plans that the job
-cannot enter are refused in the search itself.
+cannot enter are refused in the search itself. A job whose own plan holds every stage twice is
+offered only plans that do so, too.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.control.plan_question import PlanAnswer, PlanOption, PlanQuestion
-from holdfast.plan.copies import lost_slice, num_copies
+from holdfast.plan.copies import lost_slice, num_copies, without_copies
 from holdfast.plan.entering import why_not_entered
 from holdfast.plan.lanes import layout_of
 from holdfast.plan.plan import Plan
@@ -73,7 +74,11 @@ class _Asked:
         costs = ChangeCosts(rendezvous=question.prepare_s, source="measured in this job")
         # Groups that are whole stay: what other tensor degrees cost was not measured here.
         self.options = Options(
-            split_backward=False, recut=False, improve=idle or bool(profile.links), costs=costs
+            split_backward=False,
+            recut=False,
+            improve=idle or bool(profile.links),
+            keeps_copies=without_copies(home) is not home,
+            costs=costs,
         )
 
     def _fitted(self, profile: Profile, paced: Plan) -> Profile:
@@ -126,7 +131,7 @@ class _Asked:
         return PlanAnswer(
             number=number,
             plan=format_plan(plan),
-            chosen=msgspec.structs.replace(_option(chosen), step_s=step_s),
+            chosen=msgspec.structs.replace(_option(chosen), step_s=step_s, copies=num_copies(plan)),
             runner_ups=tuple(_option(other) for other in others[:NUM_RUNNER_UPS]),
             now_step_s=self.now_s,
             now_copies=num_copies(self.now),

@@ -2,7 +2,7 @@
 there still is a live one of everything.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -25,21 +25,58 @@ def with_redundancy(plan: Plan) -> Plan:
     of the first. No route passes the copies until a worker is lost; they cost memory, and their
     part in the reduction.
     """
-    num_replicas = 1 + max(stage.replica for stage in plan.stages)
-    copies: list[Stage] = []
-    for replica in range(num_replicas):
-        chain = [stage for stage in plan.stages if stage.replica == replica]
-        for stage, following in zip(chain, [*chain[1:], *chain[:1]], strict=True):
-            if not frozenset(stage.workers).isdisjoint(following.workers):
-                raise HoldfastError(
-                    f"redundancy needs a successor on other workers: {stage.name} and "
-                    f"{following.name} are both on {stage.workers[0]}"
-                )
-            copy = msgspec.structs.replace(
-                following, replica=num_replicas + replica, workers=stage.workers
+    copies = [
+        copy for stages in plan.replicas.values() for copy in _copies(stages, _num_replicas(plan))
+    ]
+    return _with_stages(plan, (*plan.stages, *copies))
+
+
+def held_twice(plan: Plan) -> Plan:
+    """As `with_redundancy`, for a plan with replicas of any lengths: what one worker group holds
+    alone has no successor. Then other replicas have to hold it.
+    """
+    copies = [
+        copy
+        for stages in plan.replicas.values()
+        if len(stages) > 1
+        for copy in _copies(stages, _num_replicas(plan))
+    ]
+    held = _with_stages(plan, (*plan.stages, *copies))
+    if num_copies(held) < 2:
+        raise HoldfastError(
+            "something would be held once, the job's own plan holds all of it twice"
+        )
+    return held
+
+
+def _num_replicas(plan: Plan) -> int:
+    return 1 + max(stage.replica for stage in plan.stages)
+
+
+def _copies(stages: Sequence[Stage], num_replicas: int) -> Iterator[Stage]:
+    """A worker cuts all that it holds alike, whatever the degrees of its successor."""
+    for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
+        if not frozenset(stage.workers).isdisjoint(following.workers):
+            raise HoldfastError(
+                f"redundancy needs a successor on other workers: {stage.name} and "
+                f"{following.name} are both on {stage.workers[0]}"
             )
-            copies.append(copy)
-    return msgspec.structs.replace(plan, stages=(*plan.stages, *copies))
+        replica = num_replicas + stage.replica
+        yield msgspec.structs.replace(
+            following, replica=replica, workers=stage.workers, axes=stage.axes
+        )
+
+
+def without_copies(plan: Plan) -> Plan:
+    """Without the stages that no route passes, if their workers have others to compute."""
+    used = {hop.stage for route in plan.routes for hop in route}
+    busy = {w for stage in plan.stages if stage.name in used for w in stage.workers}
+    left = [s for s in plan.stages if s.name in used or not busy.issuperset(s.workers)]
+    return plan if len(left) == len(plan.stages) else _with_stages(plan, left)
+
+
+def _with_stages(plan: Plan, stages: Sequence[Stage]) -> Plan:
+    return msgspec.structs.replace(plan, stages=tuple(stages))
 
 
 def lost_slice(plan: Plan, dead: Collection[str]) -> str:

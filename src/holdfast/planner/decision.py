@@ -21,7 +21,6 @@ from holdfast.plan.check import check_plan
 from holdfast.plan.copies import lost_slice
 from holdfast.plan.plan import Plan
 from holdfast.planner.candidate import Candidate
-from holdfast.planner.crossing_routes import whole_plan
 from holdfast.planner.health import Health, Situation
 from holdfast.planner.lookahead import look_ahead
 from holdfast.planner.search import Options, Search
@@ -97,9 +96,8 @@ class _Decider:
             if candidate.proposal is None:
                 break
             ranked[number] = candidate = self._seated(candidate)
-            plan = whole_plan(self.search.view, candidate.proposal or Proposal("", ""))
-            why = self._objection(plan)
-            if not why:
+            plan, why = self._written(candidate.proposal or Proposal("", ""))
+            if plan is not None:
                 decision = _decision(plan, ranked, number, refused, self.lost)
                 return msgspec.structs.replace(decision, rounds=rounds)
             refused[number] = why
@@ -121,6 +119,15 @@ class _Decider:
             return candidate
         score = candidate.score if self.options.look_ahead else moved.score
         return msgspec.structs.replace(moved, score=score, reason=candidate.reason)
+
+    def _written(self, proposal: Proposal) -> tuple[Plan | None, str]:
+        """The plan, or why it cannot be chosen."""
+        try:
+            plan = self.search.plan_of(proposal)
+        except HoldfastError as error:
+            return None, str(error)
+        why = self._objection(plan)
+        return (None, why) if why else (plan, "")
 
     def _objection(self, plan: Plan) -> str:
         if self.objection is not None and (why := self.objection(plan)):

@@ -16,11 +16,12 @@ from math import inf
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.plan.copies import num_copies
+from holdfast.plan.copies import held_twice, num_copies, without_copies
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
+from holdfast.plan.without_workers import without_workers
 from holdfast.planner.candidate import Candidate
-from holdfast.planner.crossing_routes import mixed_time
+from holdfast.planner.crossing_routes import mixed_time, whole_plan
 from holdfast.planner.health import Health, Situation
 from holdfast.planner.local_search import passes_of, polished
 from holdfast.planner.pipelines import Sketch
@@ -102,6 +103,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """May the schedule change to its variant with a split backward pass (1f1b to zero-bubble)?"""
     copies: bool = False
     """Also consider redundant copies."""
+    keeps_copies: bool = False
+    """The plan holds every stage twice, on workers that compute another one (`with_redundancy`),
+    and so does every plan that is chosen. Sketches are priced without copies.
+    """
     rounds: int = 1
     """How many rounds of the search decide; the first is quick, ALL_ROUNDS is the whole search."""
     recut: bool = True
@@ -131,12 +136,17 @@ class Search:
     def __init__(self, situation: Situation, options: Options) -> None:
         self.situation, self.options = situation, options
         self.plan, self.health = situation.plan, situation.health
+        if options.keeps_copies:
+            self.plan = without_copies(self.plan)
+        self.left: Plan | None = None
+        """What the loss of workers leaves of the plan, copies included."""
         self.cost = CostModel(self.plan, situation.profile)
         self.view = SearchView(self.plan, self.health, self.cost, schedules_for(self.plan, options))
         self.view.improve = options.improve
         num_devices = len(self.plan.workers) + len(self.health.spares)
         self.rate = situation.rates.change(num_devices)
         self.view.wanted = min(options.min_copies, num_copies(self.plan))
+        self.wanted = min(options.min_copies, num_copies(situation.plan))
         self.known: dict[object, Proposal] = {}
         self.polished: set[Sketch] = set()
 
@@ -154,9 +164,23 @@ class Search:
                 strategies = (restart,)
             if number == 0 and self.options.copies and not lost:
                 strategies = (*strategies, add_copies)
+            if number == 0 and self.options.keeps_copies and not lost:
+                strategies = (*strategies, self._reroute_to_copies)
             candidates += self._price(self._proposed(strategies, part))
             candidates += self._polish(sorted(candidates, key=self.rank), part)
             yield sorted(candidates, key=self.rank)
+
+    def _reroute_to_copies(self, view: SearchView) -> Iterator[Proposal]:
+        whole = self.situation.plan
+        if view.health.gone.isdisjoint(whole.workers):
+            return
+        reason = "routes pass the copies where a stage is lost; no state moves"
+        try:
+            self.left, _ = without_workers(whole, view.health.gone)
+        except HoldfastError as error:
+            yield Proposal("reroute", reason, refusal=str(error))
+        else:
+            yield Proposal("reroute", reason, plan=self.left)
 
     def _proposed(
         self, strategies: Sequence[StrategyFunction], part: SearchRound
@@ -273,13 +297,26 @@ class Search:
 
     def rank(self, candidate: Candidate) -> tuple[int, float, float, int]:
         """Equals stay in the order in which they were proposed: simpler strategies come first."""
-        missing = max(0, self.view.wanted - candidate.copies)
+        missing = max(0, self.wanted - candidate.copies)
         change = candidate.change
         return (missing, -candidate.score, change.time, change.num_bytes)
 
     def _copies(self, proposal: Proposal) -> int:
-        beside = sum(map(bool, proposal.sketch.counts)) if proposal.sketch is not None else 0
-        return beside + (num_copies(proposal.plan) if proposal.plan is not None else 0)
+        """At least, where crossing routes get copies of their stages."""
+        sketch, twice = proposal.sketch, self.options.keeps_copies
+        used = zip(sketch.pipes, sketch.counts, strict=True) if sketch is not None else ()
+        beside = sum(1 + (twice and pipe.depth > 1) for pipe, count in used if count)
+        if proposal.plan is None:
+            return beside
+        is_same = proposal.plan is self.view.plan
+        return beside + num_copies(self.situation.plan if is_same else proposal.plan)
+
+    def plan_of(self, proposal: Proposal) -> Plan:
+        """Written out, with copies where they are kept; an error: that plan cannot have them."""
+        plan = whole_plan(self.view, proposal)
+        if not self.options.keeps_copies or plan is self.left:
+            return plan
+        return self.situation.plan if plan is self.view.plan else held_twice(plan)
 
     def profile_of(self, plan: Plan) -> Profile:
         return msgspec.structs.replace(self.cost.profile, slow=slow_of(plan, self.health))
