@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
+from holdfast.advisor import answer as answer_module
 from holdfast.advisor.answer import answer_after, answers, scaled
+from holdfast.errors import HoldfastError
 from holdfast.plan.check import check_plan
 from holdfast.plan.copies import lost_slice, num_copies, with_redundancy
 from holdfast.plan.entering import why_not_entered
@@ -119,6 +121,23 @@ def test_the_order_of_computations_is_made_for_a_slow_worker_and_timed_as_it_is_
     costs = scaled(Profile(), home, question.pace_s / slowed(home, Profile()))
     assert last.chosen.step_s == pytest.approx(slowed(plan, costs))
     assert last.chosen.step_s <= slowed(plain, costs) * (1 + 1e-9)
+
+
+def test_an_order_that_fails_the_check_is_not_answered(monkeypatch):
+    home = home_plan(replicas=3, stages=2, tensor=1, micro_batches=12, per_node=2)
+    question = make_question(home, slow={"n0.g0": 2.0}, now=home)
+    asked = answer_module._Asked(question)
+    crossing = without_workers(home, ["n0.g1"])[0]
+    monkeypatch.setattr(answer_module, "WORTH_ORDERING", 2.0)  # any order is worth it
+    ordered, _ = asked._ordered(crossing)
+    assert ordered.schedule.slow == (("n0.g0", 2.0),)
+
+    def refuse(plan):
+        if plan.schedule.slow:
+            raise HoldfastError("a worker waits for ever")
+
+    monkeypatch.setattr(answer_module, "check_plan", refuse)
+    assert asked._ordered(crossing)[0] == crossing
 
 
 REDUNDANT = with_redundancy(home_plan(replicas=1, stages=3, tensor=1, micro_batches=6))

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.control.plan_question import PlanAnswer, PlanOption, PlanQuestion
+from holdfast.errors import HoldfastError
+from holdfast.plan.check import check_plan
 from holdfast.plan.copies import lost_slice, num_copies, without_copies
 from holdfast.plan.entering import why_not_entered
 from holdfast.plan.lanes import layout_of
@@ -116,11 +118,15 @@ class _Asked:
         return why_not_entered(self.now, plan, self.question.available)
 
     def _ordered(self, plan: Plan) -> tuple[Plan, float]:
-        """With the order made for those who are slow, where that is worth being another plan."""
+        """With the order made for those who are slow, where that is worth being another plan, and
+        where it passes the check that the plan without it has passed.
+        """
         profile, ordered = self.situation.profile, ordered_for(plan, self.slow)
         plain_s = _step_time(plan, profile, self.slow)
         ordered_s = _step_time(ordered, profile, self.slow)
-        return (ordered, ordered_s) if ordered_s < WORTH_ORDERING * plain_s else (plan, plain_s)
+        if ordered_s >= WORTH_ORDERING * plain_s or not _is_sound(ordered):
+            return plan, plain_s
+        return ordered, ordered_s
 
     def answer(self, decision: Decision) -> PlanAnswer:
         number, chosen = self.question.number, decision.chosen
@@ -155,6 +161,15 @@ def ordered_for(plan: Plan, slow: dict[str, float]) -> Plan:
     """The same plan; where no rule gives the order of computations, it is made for slow workers."""
     here = tuple((name, slow[name]) for name in sorted(slow) if name in plan.seats)
     return msgspec.structs.replace(plan, schedule=msgspec.structs.replace(plan.schedule, slow=here))
+
+
+def _is_sound(plan: Plan) -> bool:
+    """As workers run it: in an order that depends on the plan alone."""
+    try:
+        check_plan(plan)
+    except HoldfastError:
+        return False
+    return True
 
 
 def _step_time(plan: Plan, profile: Profile, slow: dict[str, float]) -> float:
