@@ -12,13 +12,19 @@ run in three ways with the same arithmetic, the same batch and the same emulated
 Throughput is that of the last steps against that of the steps before the fault. The healthy share
 is what the devices that are left could do at best: the sum of their speeds over that of all. A
 replaced or returned worker counts as healthy. Seconds to the plan are from the fault to the step
-that begins under the last plan; the stall is what the change to it cost. "Predicted" is the step
-time the planner expected of the plan it chose last, and "measured" what steps took under it, also
-where it was left again, because they were slower than those before.
+that begins under the last plan. The stall is that of the change of plan that cost most in the run,
+joins included, in steps as long as the last ones; the completion of the step that a loss breaks is
+no change of plan. "Predicted" is the step time the planner expected of the plan it chose last, and
+"measured" what steps took under it, also where it was left again, because they were slower than
+those before.
 
 Goals: throughput never below the best of the others (plus band); on average at least 0.95 of the
-healthy share; predictions within 5 %; a change stalls the training for less than a tenth of a step
-(plus band); every run ends equal to the undisturbed one (float64: 1e-9 relative).
+healthy share (no band; the worst is printed); predictions within 5 % plus the band, a goal that is
+looser than 5 % alone, which a worker at 80 % has missed by half a percent; every change stalls the
+training for less than a tenth of a step (plus band); every run ends equal to the undisturbed one
+(float64: 1e-9 relative). A number that is missing is a goal that is missed. Where a spare or the
+same worker takes the seat that was lost, no plan of the planner is needed: these two cases have a
+goal for predictions only if one was entered.
 
 The A/A band: the undisturbed job, its last steps against its first; and all runs, their steps
 before the fault against each other (95 % of all pairs differ by less). The larger one counts.
@@ -29,7 +35,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -96,6 +102,9 @@ class Case:
     what is usual under the plan in force.
     """
 
+    same_plan: bool = False
+    """The job's own plan is the answer: the planner need not choose another."""
+
     @property
     def still_slow(self) -> tuple[Fault, ...]:
         """Slow workers of replicas that a restart keeps; it drops the one that was struck first.
@@ -144,6 +153,7 @@ CASES = (
         (slow("n0.g1", 2.0, FAULT_STEP - 4), kill("n0.g1")),
         lost=0,
         restarts=True,
+        same_plan=True,
     ),
     Case(
         "two faults",
@@ -151,7 +161,7 @@ CASES = (
         lost=1.5,
         more_steps=30,
     ),
-    Case("a spare", (kill("n0.g1"),), lost=0, spares=1),
+    Case("a spare", (kill("n0.g1"),), lost=0, spares=1, same_plan=True),
     Case(
         "a node that joins later",
         (Fault(kind="NODE_LOSS", target="n1", at_step=FAULT_STEP),),
@@ -213,7 +223,7 @@ def _recovery(case: Case, plan: str) -> dict[str, object]:
 
 @dataclass
 class Seen:
-    """A run: its steps and the last change of its plan, with the times they were seen at."""
+    """A run: its steps and the changes of its plan, with the times they were seen at."""
 
     steps: dict[int, float] = field(default_factory=dict)
     fault_s: float = math.nan
@@ -249,9 +259,11 @@ class Outcome:
     plan: str
     to_plan_s: float
     stall: float
-    """Of a step."""
+    """Of the change that took longest, in steps."""
     predicted: float
     """Over measured."""
+    same_plan: bool
+    """Nothing need have been predicted."""
     down_s: float
     """Of the restart, from the stop to the next step."""
     difference: float
@@ -326,10 +338,11 @@ class Bench:
             share=1.0 - case.lost / self._scale.num_workers,
             plan=change.shape if change is not None else "as it was",
             to_plan_s=change_s - auto.fault_s,
-            stall=change.stall_s / end_s if change is not None else 0.0,
+            stall=max((c.stall_s for _, c in auto.changes), default=0.0) / end_s,
             predicted=self._predicted(case, auto),
+            same_plan=case.same_plan,
             down_s=down_s,
-            difference=max(difference(calm, d) for d in (auto_dir, reroute_dir, restart_dir)),
+            difference=largest(difference(calm, d) for d in (auto_dir, reroute_dir, restart_dir)),
         )
 
     def band(self) -> float:
@@ -365,7 +378,13 @@ class Bench:
 
 def difference(one: Path, other: Path) -> float:
     mine, theirs = read_final(one), read_final(other)
-    return max(float((mine[name] - t).norm() / t.norm()) for name, t in theirs.items())
+    return largest(float((mine[name] - t).norm() / t.norm()) for name, t in theirs.items())
+
+
+def largest(values: Iterable[float]) -> float:
+    """Not a number, if one of them is none."""
+    found = list(values)
+    return math.nan if any(map(math.isnan, found)) else max(found)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -384,6 +403,7 @@ def main() -> None:
                 outcomes.append(bench.case(case))
                 report(outcomes[-1])
     band = bench.band()
+    report_shares(outcomes)
     print(f"A/A band {band:.3f}")
     finish(goals(outcomes, band), arguments.json, measured(outcomes, [*bench.bands, band]))
 
@@ -392,8 +412,9 @@ def report(o: Outcome) -> None:
     print(
         f"{o.case}: {o.ours:.3f} of before ({o.before_s:.2f} s a step); reroute {o.reroute:.3f}, "
         f"restart or dropped replica {o.restart:.3f} (down {o.down_s:.1f} s); "
-        f"healthy {o.share:.3f}; {o.plan}; after {o.to_plan_s:.1f} s, stall {o.stall:.2f} of a "
-        f"step, predicted / measured {o.predicted:.3f}; largest difference {o.difference:.1e}",
+        f"healthy {o.share:.3f}; {o.plan}; after {o.to_plan_s:.1f} s, longest stall {o.stall:.2f} "
+        f"of a step, predicted / measured {o.predicted:.3f}; largest difference "
+        f"{o.difference:.1e}",
         flush=True,
     )
 
@@ -405,32 +426,29 @@ def goals(outcomes: Sequence[Outcome], band: float) -> list[Goal]:
         )
         for o in outcomes
     ]
-    shares = [o.ours / o.share for o in outcomes]
-    found.append(
-        Goal("mean share of the healthy", statistics.mean(shares), MIN_SHARE - band, "", False)
-    )
-    found.extend(_each(outcomes, "prediction error", lambda o: abs(o.predicted - 1.0), band))
-    found.extend(_each(outcomes, "stall / step", lambda o: o.stall, band))
-    found.extend(_each(outcomes, "largest difference", lambda o: o.difference, 0.0))
+    mean = statistics.mean(o.ours / o.share for o in outcomes)
+    found.append(Goal("mean share of the healthy", mean, MIN_SHARE, "", False))
+    expected = [o for o in outcomes if not (o.same_plan and math.isnan(o.predicted))]
+    words = f"prediction error, {MAX_PREDICTION_ERROR:g} plus band"
+    limit = MAX_PREDICTION_ERROR + band
+    found += _each(expected, words, lambda o: abs(o.predicted - 1.0), limit)
+    found += _each(outcomes, "longest stall / step, plus band", lambda o: o.stall, MAX_STALL + band)
+    found += _each(outcomes, "largest difference", lambda o: o.difference, TOLERANCE)
     return found
 
 
-LIMITS = {
-    "prediction error": MAX_PREDICTION_ERROR,
-    "stall / step": MAX_STALL,
-    "largest difference": TOLERANCE,
-}
-
-
 def _each(
-    outcomes: Sequence[Outcome], name: str, value: Callable[[Outcome], float], band: float
+    outcomes: Sequence[Outcome], name: str, value: Callable[[Outcome], float], limit: float
 ) -> list[Goal]:
-    """What has no value (no plan was entered) has no goal."""
-    return [
-        Goal(f"{o.case}: {name}", value(o), LIMITS[name] + band)
-        for o in outcomes
-        if value(o) == value(o)
-    ]
+    """What has no value misses."""
+    return [Goal(f"{o.case}: {name}", value(o), limit) for o in outcomes]
+
+
+def report_shares(outcomes: Sequence[Outcome]) -> None:
+    shares = {o.case: o.ours / o.share for o in outcomes}
+    worst = min(shares, key=shares.__getitem__)
+    mean = statistics.mean(shares.values())
+    print(f"of the healthy share: mean {mean:.3f}, worst {shares[worst]:.3f} ({worst})")
 
 
 def measured(outcomes: Sequence[Outcome], bands: Sequence[float]) -> dict[str, object]:

@@ -24,6 +24,7 @@ def outcome(adapt, **changes):
         "to_plan_s": 2.0,
         "stall": 0.05,
         "predicted": 1.01,
+        "same_plan": False,
         "down_s": 5.0,
         "difference": 1e-15,
     }
@@ -43,14 +44,38 @@ def test_every_goal_can_be_missed(adapt):
     assert missed(adapt, reroute=0.95) == ["ours / best other"]
     assert missed(adapt, restart=0.95) == ["ours / best other"]
     assert missed(adapt, share=1.0) == ["mean share of the healthy"]
-    assert missed(adapt, predicted=1.2) == ["prediction error"]
-    assert missed(adapt, stall=0.3) == ["stall / step"]
+    assert missed(adapt, predicted=1.2) == ["prediction error, 0.05 plus band"]
+    assert missed(adapt, stall=0.3) == ["longest stall / step, plus band"]
     assert missed(adapt, difference=1e-3) == ["largest difference"]
 
 
-def test_without_a_new_plan_nothing_was_predicted(adapt):
-    names = [goal.name for goal in adapt.goals([outcome(adapt, predicted=math.nan)], band=0.01)]
-    assert not any("prediction" in name for name in names)
+def test_a_figure_that_is_missing_misses_its_goal(adapt):
+    assert missed(adapt, predicted=math.nan) == ["prediction error, 0.05 plus band"]
+    assert missed(adapt, stall=math.nan) == ["longest stall / step, plus band"]
+    assert missed(adapt, difference=math.nan) == ["largest difference"]
+
+
+def test_one_difference_that_is_no_number_is_not_hidden_by_others(adapt):
+    assert adapt.largest([1e-15, 2e-15]) == 2e-15
+    assert math.isnan(adapt.largest([1e-15, math.nan, 2e-15]))
+
+
+def test_where_the_own_plan_is_the_answer_a_prediction_counts_if_there_is_one(adapt):
+    assert missed(adapt, same_plan=True, predicted=math.nan) == []
+    assert missed(adapt, same_plan=True, predicted=1.2) == ["prediction error, 0.05 plus band"]
+
+
+def test_the_band_widens_no_goal_but_those_that_say_so(adapt):
+    goals = adapt.goals([outcome(adapt)], band=0.5)
+    limits = {goal.name.split(": ")[-1]: goal.limit for goal in goals}
+    assert limits["mean share of the healthy"] == 0.95
+    assert limits["largest difference"] == 1e-9
+
+
+def test_the_worst_share_is_printed_with_its_case(adapt, capsys):
+    outcomes = [outcome(adapt), outcome(adapt, case="another", ours=0.55, share=0.5)]
+    adapt.report_shares(outcomes)
+    assert "mean 1.041, worst 0.982 (a case)" in capsys.readouterr().out
 
 
 def test_the_targets_of_all_faults_exist_in_the_full_job(adapt):
