@@ -22,6 +22,7 @@ from holdfast.control.journal_entries import Ordered, Wanted
 from holdfast.control.plan_question import PlanAnswer, PlanQuestion
 from holdfast.control.settings import ReplanSettings
 from holdfast.control.worker_reports import ChangeReport, StepReport, StepTimes
+from holdfast.plan.copies import num_copies, with_redundancy
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Link, Profile
 from holdfast.plan.text import parse_plan
@@ -464,3 +465,16 @@ def test_a_plan_that_turns_out_slower_than_the_one_before_is_left_again():
 
 def test_one_that_is_faster_than_that_stays_though_more_was_promised():
     assert len(wanted(on_trial(0.15))) == 1
+
+
+def test_a_job_that_holds_every_stage_twice_goes_over_only_to_plans_that_do():
+    home = with_redundancy(home_plan(replicas=1, stages=3, tensor=1, micro_batches=6))
+    job = begun(home)
+    lose(job, "n0.g1")
+    (question,) = questions(job)
+    job.take(PlanAnswered(answer_after(question, 1)))
+    (want,) = wanted(job)
+    plan = parse_plan(want.plan)
+    assert want.by_planner
+    assert plan.workers == ("n0.g0", "n0.g2")
+    assert num_copies(plan) == 2

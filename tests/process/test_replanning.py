@@ -14,6 +14,7 @@ from holdfast.cli.plan_replay import replay_decision
 from holdfast.observe.events import Event, PlanConsidered, StepDone
 from holdfast.observe.journal import read_journal
 from holdfast.observe.run_directory import JOURNAL
+from holdfast.plan.copies import num_copies
 from holdfast.plan.text import parse_plan
 from holdfast.runtime.config.recovery_sections import RecoverySection
 from holdfast.runtime.faults.kinds import Fault
@@ -68,6 +69,19 @@ def test_a_tensor_group_shrinks_instead_of_leaving_its_healthy_half_idle(survive
     (tmp_path / "run" / entered.file).write_text("{}")
     with pytest.raises(Exception, match="was changed since"):
         replay_decision(tmp_path / "run", entered.decision, as_json=False)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_job_that_holds_every_stage_twice_still_does_under_its_new_plan(
+    survive, tmp_path, tensor
+):
+    events = survive(
+        {"stages": 3, "tensor": tensor, "redundancy": True, "devices_per_node": 6},
+        Fault(kind="SIGKILL", target="n0.g1", at_step=8),
+        RecoverySection(max_restarts=0),
+    )
+    assert any(isinstance(event, PlanConsidered) and event.entered for event in events)
+    assert num_copies(last_plan(events, tmp_path)) >= 2
 
 
 def test_a_job_that_nothing_happens_to_does_not_pay_for_the_planner(fork_server, tmp_path):

@@ -2,7 +2,7 @@
 there still is a live one of everything.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -53,8 +53,11 @@ def _num_replicas(plan: Plan) -> int:
     return 1 + max(stage.replica for stage in plan.stages)
 
 
-def _copies(stages: Sequence[Stage], num_replicas: int) -> Iterator[Stage]:
-    """A worker cuts all that it holds alike, whatever the degrees of its successor."""
+def _copies(stages: Sequence[Stage], num_replicas: int) -> list[Stage]:
+    """In the order of stages, as a plan is written. A worker cuts all that it holds alike, whatever
+    the degrees of its successor.
+    """
+    found: list[Stage] = []
     for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
         if not frozenset(stage.workers).isdisjoint(following.workers):
             raise HoldfastError(
@@ -62,9 +65,11 @@ def _copies(stages: Sequence[Stage], num_replicas: int) -> Iterator[Stage]:
                 f"{following.name} are both on {stage.workers[0]}"
             )
         replica = num_replicas + stage.replica
-        yield msgspec.structs.replace(
+        copy = msgspec.structs.replace(
             following, replica=replica, workers=stage.workers, axes=stage.axes
         )
+        found.append(copy)
+    return sorted(found, key=lambda stage: stage.index)
 
 
 def without_copies(plan: Plan) -> Plan:
