@@ -97,6 +97,17 @@ def test_a_plan_that_does_not_fit_never_wins():
     assert any("needs" in c.verdict for c in decision.candidates)
 
 
+def test_where_nothing_has_room_for_two_copies_the_best_plan_with_one_is_found():
+    use = device_memory(evaluate(small_plan(2, 2, 2), PROFILE))
+    plan = small_plan(2, 2, 2, limit=int(1.05 * max(worker.total for worker in use.values())))
+    health = health_of(plan, ["n0.g0"], {"n0.g1": 3.0, "n1.g0": 3.0})
+    two, one = decided(plan, health), decided(plan, health, min_copies=1)
+    assert two.chosen is not None
+    assert one.chosen is not None
+    assert max(c.copies for c in two.candidates) == 1
+    assert two.chosen.step_time == pytest.approx(one.chosen.step_time)
+
+
 def test_looking_ahead_prefers_what_survives():
     plan = small_plan(2, 2, 2)
     health = health_of(plan, ["n0.g1"])

@@ -167,8 +167,18 @@ class Search:
             if number == 0 and self.options.keeps_copies and not lost:
                 strategies = (*strategies, self._reroute_to_copies)
             candidates += self._price(self._proposed(strategies, part))
+            while self._keep_too_few(candidates):
+                self.view.wanted -= 1
+                candidates += self._price(self._proposed(strategies, part))
             candidates += self._polish(sorted(candidates, key=self.rank), part)
             yield sorted(candidates, key=self.rank)
+
+    def _keep_too_few(self, candidates: Sequence[Candidate]) -> bool:
+        """Strategies leave out what keeps fewer copies than are wanted, before it is known that
+        nothing else has room for the model.
+        """
+        most = max((c.copies for c in candidates if c.proposal is not None), default=0)
+        return self.view.wanted > 1 and most < self.view.wanted
 
     def _reroute_to_copies(self, view: SearchView) -> Iterator[Proposal]:
         whole = self.situation.plan
