@@ -11,7 +11,7 @@ Its space, for at most 8 devices on one node, a model of 8 units, one step witho
     units        every way to cut the units into as many ranges as there are teams
     micro-batches every share (a pipeline's time grows with its share, so filling the one that
                  ends first is exhaustive)
-    schedules    1f1b and zero-bubble
+    schedules    1f1b and zero-bubble, unless it is told which
     routes       whole pipelines; the plans of `reroute` and `migrate` are added as they are
 
 Nothing here is shared with the planner but the timeline of one chain.
@@ -33,8 +33,9 @@ class Oracle:
     def __init__(
         self, costs: Sequence[tuple[float, float, float]], tensor: dict[int, float],
         link: tuple[float, float], *, wide: bool = False,
+        schedules: Sequence[str] = ("1f1b", "zero-bubble"),
     ) -> None:  # fmt: skip
-        self._wide = wide
+        self._wide, self._schedules = wide, tuple(schedules)
         self.costs, self.tensor, self.link = tuple(costs), tensor, link
         self.best = cache(self._best)
 
@@ -76,7 +77,7 @@ class Oracle:
         return list(found)
 
     def _shared(self, pipelines: tuple[Teams, ...], total: int) -> float:
-        return min(self._filled(pipelines, total, kind) for kind in ("1f1b", "zero-bubble"))
+        return min(self._filled(pipelines, total, kind) for kind in self._schedules)
 
     def _filled(self, pipelines: tuple[Teams, ...], total: int, kind: str) -> float:
         """Every pipeline needs a micro-batch; zero-bubble one per stage."""

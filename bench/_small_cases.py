@@ -122,9 +122,9 @@ def small_cells(seed: int, count: int) -> Iterator[tuple[str, Plan, Health]]:
             count -= 1
 
 
-def make_oracle(*, wide: bool) -> Oracle:
+def make_oracle(*, wide: bool, schedules: Sequence[str] = ("1f1b", "zero-bubble")) -> Oracle:
     costs = [(u.forward, u.backward_input, u.backward_weight) for u in SMALL_UNITS]
-    return Oracle(costs, TENSOR, (0.02, 0.0), wide=wide)
+    return Oracle(costs, TENSOR, (0.02, 0.0), wide=wide, schedules=schedules)
 
 
 def small_plan(replicas: int, stages: int, tensor: int) -> Plan:

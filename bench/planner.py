@@ -19,7 +19,9 @@ Goals:
         with all rounds: regret at most 1 % in the mean, never above 3 %
 
 The comparison is on throughput alone, so plans with one live copy are allowed to all
-(`min_copies` 1); what the default of two copies costs is printed beside it.
+(`min_copies` 1); what the default of two copies costs is printed beside it. A running job asks with
+less freedom and less time: what it is answered on the same random cells is printed, without a goal
+(`_as_a_job.py`).
 
 Search times: a search is one thread and waits for nothing. Its goals are decided on processor time,
 the best of many rounds (cases of one size take turns): other work on the machine can only add to
@@ -36,6 +38,7 @@ from time import perf_counter, process_time
 
 import msgspec
 
+from _as_a_job import compare_as_a_job_asks
 from _common import Goal, finish, parse_args, print_table
 from _random_cells import random_cells
 from _small_cases import compare_with_oracle, compare_with_wide_oracle
@@ -120,6 +123,7 @@ def main() -> None:
     measured: dict[str, object] = {}
     compare_with_peers(args.quick, goals, measured)
     compare_on_random_cells(args.seed, 16 if args.quick else 200, goals, measured)
+    compare_as_a_job_asks(args.seed, 16 if args.quick else 200, measured)
     time_searches(0.4 if args.quick else 1.5, goals, measured)
     compare_with_oracle(args.quick, goals, measured)
     compare_with_wide_oracle(args.seed, 16 if args.quick else 200, goals, measured)

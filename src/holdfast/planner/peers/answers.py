@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast.plan.copies import num_copies
 from holdfast.planner.crossing_routes import mixed_time
 from holdfast.planner.health import Health
 from holdfast.planner.peers.system import RESTART, PeerSystem
@@ -29,6 +30,8 @@ class PeerAnswer(msgspec.Struct, frozen=True):
     reason: str
     step_time: float
     change: SwitchCost
+    copies: int
+    """Of the slice that has fewest, at least."""
 
 
 def peer_answers(system: PeerSystem, view: SearchView) -> Iterator[PeerAnswer]:
@@ -65,7 +68,9 @@ def _priced(system: PeerSystem, view: SearchView, proposal: Proposal) -> PeerAns
         change = estimate_restart(view, sketch, COSTS)
     else:
         change = estimate_change(view, sketch, proposal.plan, COSTS)
-    return PeerAnswer(proposal.strategy, proposal.reason, time, change)
+    copies = sum(map(bool, sketch.counts)) if sketch is not None else 0
+    copies += num_copies(proposal.plan) if proposal.plan is not None else 0
+    return PeerAnswer(proposal.strategy, proposal.reason, time, change, copies)
 
 
 def _as_it_is(view: SearchView, sketch: Sketch | None) -> Sketch | None:
