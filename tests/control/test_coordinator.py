@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.control.coordinator import Coordinator
+from holdfast.control.coordinator import PAUSED_MS, Coordinator
 from holdfast.control.deadlines import CALM_MS, SHORTEST_MS
 from holdfast.control.effects import (
     Disconnect,
@@ -15,6 +15,7 @@ from holdfast.control.effects import (
 )
 from holdfast.control.facts import (
     Beat,
+    NodeLost,
     PlanWanted,
     ProgressPlace,
     StopWanted,
@@ -151,6 +152,49 @@ def test_a_node_that_is_connected_and_silent_is_disconnected_later():
         job.tick(101)
         job.take(Beat(node="n1", sent_ms=0))
     assert [e.node for e in job.effects if isinstance(e, Disconnect)] == ["n0"]
+
+
+def fenced(job: Job) -> list[str]:
+    return [str(entry.member) for entry in job.journal if isinstance(entry, Fenced)]
+
+
+def test_no_silence_counts_while_the_coordinator_is_paused():
+    job = Job(lost_after_ms=10_000).begin()
+    job.take(NodeLost("n1", "the connection is closed"))
+    for _ in range(3):
+        job.pause(600_000)
+    assert job.said.count("the coordinator was paused for 599.8 s, which count against no worker")
+    assert not fenced(job)
+    job.pass_time(11_000)
+    assert fenced(job) == ["n1.g0#1"]
+
+
+def test_an_answer_may_come_in_a_pause():
+    """It is read after the first look."""
+    job = Job(small_plan(3), answer_ms=300).begin()
+    job.is_held = lambda name: name == "n2.g0"
+    job.positions["n0.g0"].on_broken("no route")
+    job.tell("n0.g0")
+    job.pass_time(100, 50)
+    assert rounds(job) == 1
+    job.pause(60_000)
+    assert not fenced(job)
+    job.pass_time(300, 50)
+    assert fenced(job) == ["n2.g0#1"]
+
+
+def test_a_look_that_is_a_little_late_is_no_pause():
+    job = Job(lost_after_ms=1000).begin()
+    job.take(NodeLost("n1", "the connection is closed"))
+    job.pause(PAUSED_MS)
+    assert not any("paused" in line for line in job.said)
+    assert fenced(job) == ["n1.g0#1"]
+
+
+def test_after_a_pause_it_is_woken_by_the_clock_of_its_process():
+    job = Job().begin()
+    job.pause(60_000)
+    assert job.coordinator.next_deadline_ms(job.now_ms) == job.now_ms + CALM_MS
 
 
 def test_a_worker_that_is_stopped_for_long_is_replaced():

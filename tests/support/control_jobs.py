@@ -101,6 +101,18 @@ class Job:
         self.now_ms += ms
         self.take(Tick())
 
+    def pass_time(self, ms: int, step_ms: int = 500) -> None:
+        """Ticks, as often as they come in a job."""
+        for _ in range(ms // step_ms):
+            self.coordinator.next_deadline_ms(self.now_ms)
+            self.tick(step_ms)
+
+    def pause(self, ms: int, fact: Fact | None = None) -> None:
+        """The coordinator is stopped for so long; then it is told this first."""
+        self.coordinator.next_deadline_ms(self.now_ms)
+        self.now_ms += ms
+        self.take(fact or Tick())
+
     def tell(self, name: str) -> None:
         self.take(WorkerTold(self.positions[name].state()))
 

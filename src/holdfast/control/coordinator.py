@@ -8,6 +8,11 @@ from the same point.
 
 A successor first waits for the agents of all members of the present epoch, because one that is not
 there may simply not have connected yet.
+
+While its process is stopped (a machine is suspended, a container frozen) it cannot know who was
+silent: what was said meanwhile is read later than the time that has passed. So its time stands
+still then, and whatever counts from some moment on (a silence, a round, a patience) goes on where
+it was.
 """
 
 from collections.abc import Sequence
@@ -38,6 +43,10 @@ LOOK_AGAIN_MS = 1000
 """Some answers change with time alone: who may be started again, who is lost for good."""
 WATCH_MS = 100
 """How often, at most, hangs are looked for and agents are told which steps are recorded."""
+PAUSED_MS = 2000
+"""So much later than it wanted to look again, this process was stopped and not only kept waiting
+for a processor.
+"""
 
 
 class Coordinator:
@@ -76,6 +85,10 @@ class Coordinator:
         )
         self._blame = Blame(settings.max_blame)
         self._begun_ms: int | None = None
+        self._due_ms: int | None = None
+        """When it wanted to look again, by the clock of its process, as all that follows is not."""
+        self._paused_ms = 0
+        """How far its own time is behind that clock."""
         state.is_gathering = is_successor
         self._expected: dict[str, None] = {}
         self._last_look: tuple[object, ...] = ()
@@ -96,7 +109,8 @@ class Coordinator:
 
     def take(self, fact: Fact, now_ms: int) -> list[Effect]:
         state = self._state
-        state.now_ms, state.effects = now_ms, []
+        state.effects = []
+        state.now_ms = now_ms = self._own_time_ms(now_ms)
         if self._begun_ms is None:
             self._take_over(now_ms)
         if now_ms - self._looked_ms >= LOOK_AGAIN_MS:
@@ -114,8 +128,26 @@ class Coordinator:
         return state.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
-        """When a Tick is due, if no fact comes before."""
-        return next_deadline_ms(self._state, self._hangs, self._giving_up, self._begun_ms, now_ms)
+        """When a Tick is due, if no fact comes before. It is remembered: what comes long after it
+        comes after a pause.
+        """
+        state, own_ms = self._state, now_ms - self._paused_ms
+        due_ms = next_deadline_ms(state, self._hangs, self._giving_up, self._begun_ms, own_ms)
+        self._due_ms = due_ms + self._paused_ms
+        return self._due_ms
+
+    def _own_time_ms(self, now_ms: int) -> int:
+        """It stands still while this process is stopped."""
+        late_ms = 0 if self._due_ms is None else now_ms - self._due_ms
+        if late_ms > PAUSED_MS:
+            self._due_ms = None  # a pause counts once
+            self._paused_ms += late_ms
+            if not self.is_over:  # at the end it is not asked any more when it has to look
+                self._state.decided(
+                    f"the coordinator was paused for {late_ms / 1000:.1f} s, which count against "
+                    f"no worker"
+                )
+        return now_ms - self._paused_ms
 
     def _take_over(self, now_ms: int) -> None:
         self._begun_ms = now_ms

@@ -53,6 +53,8 @@ class CoordinatorState:
         """Workers that hang, until they move or tell something."""
         self.standstill = ""
         """Why one worker hangs that cannot be named, until a worker moves or a round begins."""
+        self.moved_ms = 0
+        """When a worker last did: another action or step in a beat, or a report."""
         self.stopped: tuple[Member, ...] = ()
         """Workers that are stopped by a signal now."""
         self.last_words = ""
@@ -162,7 +164,7 @@ class CoordinatorState:
         """These workers have moved: they do not hang."""
         moved = dict.fromkeys(names)
         if moved:
-            self.standstill = ""
+            self.standstill, self.moved_ms = "", self.now_ms
         if self.suspected:
             self.suspected = {m: why for m, why in self.suspected.items() if m.name not in moved}
 

@@ -63,8 +63,8 @@ class GivingUp:
         return bool(self._failures)
 
     def moved(self, now_ms: int) -> None:
-        """A worker has told something."""
-        self._moved_ms = now_ms
+        """There was a sign of progress, or nothing but to wait."""
+        self._moved_ms = max(self._moved_ms, now_ms)
 
     def failed(self, failure: Failure, now_ms: int) -> None:
         """Of one worker only the first failure that is its own counts."""
