@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.control import coordinator, planned, recovery, rounds
+from holdfast.control import coordinator, giving_up, planned, recovery, rounds
 from holdfast.control.coordinator import Coordinator
 from holdfast.control.coordinator_state import CoordinatorState
 from holdfast.control.delivery import Sender
@@ -362,6 +362,18 @@ def wrong_worker(patch: pytest.MonkeyPatch) -> None:
         return Looked(hung, found.lost_nodes, found.standstill)
 
     around(patch, HangMonitor, "look", look)
+
+
+@mutant
+def own_pauses(patch: pytest.MonkeyPatch) -> None:
+    """Time in which the coordinator was stopped counts like any other."""
+    patch.setattr(Coordinator, "_own_time_ms", lambda _, now_ms: now_ms)
+
+
+@mutant
+def no_waiting(patch: pytest.MonkeyPatch) -> None:
+    """A job is given up although nothing could move: it waits for a node, or for a last holder."""
+    patch.setattr(giving_up, "can_only_wait", lambda _: False)
 
 
 @mutant

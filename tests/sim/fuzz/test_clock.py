@@ -20,6 +20,14 @@ def test_nothing_happens_in_the_past():
     assert seen == [5]
 
 
+def test_only_clocks_of_processes_go_on_while_the_world_is_suspended():
+    clock, seen = Clock(), []
+    clock.after(5, lambda: seen.append((clock.now_ms, clock.process_ms)))
+    clock.suspended_ms += 100
+    assert clock.step()
+    assert seen == [(5, 105)]
+
+
 def test_the_digest_tells_traces_apart():
     one, other = Clock(), Clock()
     for clock in (one, other):

@@ -34,6 +34,28 @@ def test_an_old_connection_is_not_heard_any_more():
     assert world.coverage["rounds"] == 0
 
 
+def test_what_comes_while_it_is_paused_is_read_afterwards():
+    world = at_version(make(), 2)
+    world.coordinator.pause(1000)
+    journal = len(world.coordinator.journal)
+    world.kill(worker(world, "n0.g0"), "SIGKILL")
+    later_ms = world.clock.now_ms + 500
+    until(world, lambda: world.clock.now_ms >= later_ms)
+    assert len(world.coordinator.journal) == journal
+    at_version(world, 6)
+    assert world.coverage["recoveries"] == 1
+
+
+def test_one_that_crashes_while_it_is_paused_has_read_nothing():
+    world = at_version(make(), 2)
+    world.coordinator.pause(10_000)
+    world.coordinator.crash()
+    world.coordinator.open()
+    world.kill(worker(world, "n0.g0"), "SIGKILL")
+    at_version(world, 6)
+    assert world.coverage["recoveries"] == 1
+
+
 def test_a_disk_error_ends_it_before_anything_is_sent_and_a_successor_comes():
     world = at_version(make(), 2)
     world.coordinator.successor_ms = 30

@@ -296,7 +296,7 @@ class SimulatedAgent:
         self.world.clock.after(BEAT_MS, self._beat)
         if self.is_alive:
             places = self._pages.changed(self.workers)
-            self._tell(Beat(node=self.node, sent_ms=self.world.clock.now_ms, places=places))
+            self._tell(Beat(node=self.node, sent_ms=self.world.clock.process_ms, places=places))
 
     # The node
 

@@ -47,7 +47,7 @@ class ProgressPages:
 
     def changed(self, workers: dict[str, "Worker"]) -> dict[str, ProgressPlace]:
         """The places that differ from the beat before."""
-        now_ms = self._world.clock.now_ms
+        now_ms = self._world.clock.process_ms
         found: dict[str, ProgressPlace] = {}
         for worker in workers.values():
             if not worker.is_alive:

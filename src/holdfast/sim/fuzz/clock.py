@@ -1,5 +1,8 @@
 """Virtual time: events in order of their time, and of their making where that is equal.
 
+While the whole world is suspended nothing happens in it, so no event comes later by that. Only the
+clocks that its processes read have gone on.
+
 Every event goes into a short trace and a running digest, so that two runs can be compared without
 keeping either.
 """
@@ -16,11 +19,18 @@ TRACE = 80
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0
+        self.suspended_ms = 0
+        """For how long the world was, until now."""
         self.num_events = 0
         self.digest = 0
         self.trace: deque[str] = deque(maxlen=TRACE)
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._made = 0
+
+    @property
+    def process_ms(self) -> int:
+        """What a process reads."""
+        return self.now_ms + self.suspended_ms
 
     def at(self, time_ms: int, action: Callable[..., None], *arguments: Any) -> None:
         self._made += 1

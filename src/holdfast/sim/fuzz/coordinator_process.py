@@ -71,10 +71,12 @@ class CoordinatorProcess:
         """By node: the last that the coordinator of the moment has heard of."""
         self._links: dict[str, SimulatedConnection] = {}
         self._replaced: list[ReplacedCoordinator] = []
+        self._unread: list[Fact] | None = None
+        """What has come since it was stopped by a signal; None: it runs."""
         self.life = 0
         """Which coordinator this is: counts up with every one."""
         self._deadline_ms = self._wakes_ms = 0
-        """When it has to look again, and when it is woken next."""
+        """When it has to look again, and when it is woken next, by its own clock."""
 
     @property
     def is_over(self) -> bool:
@@ -84,13 +86,14 @@ class CoordinatorProcess:
         if self.is_up:
             return
         self.is_up = True
+        self._unread = None
         self.life += 1
         self.machine = Coordinator(self.settings, list(self.journal), self.recorded)
         self.known = KnownMemory(self.world.memories)
         self.told_steps.clear()
         self._agents.clear()
         self.world.reopened(self.machine)
-        self._deadline_ms = self._wakes_ms = self.world.clock.now_ms
+        self._deadline_ms = self._wakes_ms = self.world.clock.process_ms
         self._find_checkpoints()
         self._wake(self.life, self._wakes_ms)
 
@@ -107,6 +110,22 @@ class CoordinatorProcess:
             self.world.clock.after(
                 self.world.rng.randint(1, 20), self.world.agents[node].disconnect
             )
+
+    def pause(self, for_ms: int) -> None:
+        """It is stopped by a signal: what comes meanwhile is read when it goes on."""
+        if self.is_up and self._unread is None:
+            self.world.count("coordinators paused")
+            self.world.clock.note("coordinator is paused")
+            self._unread = []
+            self.world.clock.after(for_ms, self._resume, self.life)
+
+    def _resume(self, life: int) -> None:
+        if life != self.life or self._unread is None:
+            return
+        self.world.clock.note("coordinator goes on")
+        unread, self._unread = self._unread, None
+        for fact in unread:
+            self.take(fact)
 
     def replace(self, keeps: dict[str, None]) -> None:
         """A successor begins while this one lives: agents of the nodes in `keeps` do not see it
@@ -136,6 +155,7 @@ class CoordinatorProcess:
         """Nothing goes wrong any more."""
         self.crash_after, self.successor_ms = -1, 0
         self.end_replaced()
+        self._resume(self.life)
 
     def _wake(self, life: int, at_ms: int) -> None:
         """Unless it was to be woken earlier since, or by now has to look later only."""
@@ -149,7 +169,8 @@ class CoordinatorProcess:
 
     def _wake_at(self, at_ms: int) -> None:
         self._wakes_ms = at_ms
-        self.world.clock.at(at_ms, self._wake, self.life, at_ms)
+        delay_ms = max(0, at_ms - self.world.clock.process_ms)
+        self.world.clock.after(delay_ms, self._wake, self.life, at_ms)
 
     def expect(self, node: str, link: SimulatedConnection) -> None:
         old = self._links.get(node)
@@ -184,13 +205,16 @@ class CoordinatorProcess:
     def take(self, fact: Fact) -> None:
         if not self.is_up:
             return
+        if self._unread is not None:
+            self._unread.append(fact)
+            return
         assert self.machine is not None
         if not isinstance(fact, QUIET):
             self.world.clock.note(f"fact {type(fact).__name__}")
         self._remember(fact)
-        self._carry_out_all(self.machine.take(fact, self.world.clock.now_ms))
+        self._carry_out_all(self.machine.take(fact, self.world.clock.process_ms))
         if self.is_up:
-            self._deadline_ms = self.machine.next_deadline_ms(self.world.clock.now_ms)
+            self._deadline_ms = self.machine.next_deadline_ms(self.world.clock.process_ms)
             if not 0 <= self._wakes_ms <= self._deadline_ms:
                 self._wake_at(self._deadline_ms)
 

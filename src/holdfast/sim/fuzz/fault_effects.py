@@ -141,7 +141,7 @@ def _pause(world: "World", rng: Random, worker: "Worker | None") -> None:
     victim.is_paused = True
     world.clock.note(f"{victim} hangs")
     if rng.random() < 0.5:
-        world.stopped_ms[victim.member] = world.clock.now_ms
+        world.stopped_ms[victim.member] = world.clock.process_ms
     elif rng.random() < 0.7:
         world.clock.after(rng.randint(20, 200), _accuse, world, victim, "it makes no progress")
     world.clock.after(rng.randint(10, 900), victim.resume)
@@ -169,15 +169,59 @@ def _hang(world: "World", rng: Random, worker: "Worker | None") -> None:
 
 
 def _pause_all(world: "World", rng: Random, _: "Worker | None") -> None:
-    """A machine is suspended: all workers stop at once, look hung, and go on later."""
+    """All workers stop at once, look hung, and go on later."""
+    _pause_workers(world, rng, rng.randint(50, 700))
+
+
+def _pause_all_for_long(world: "World", rng: Random, _: "Worker | None") -> None:
+    for_ms = rng.randint(*LONG_PAUSE_MS)
+    _pause_workers(world, rng, for_ms)
+    world.prolong(world.clock.now_ms + for_ms)
+
+
+def _pause_workers(world: "World", rng: Random, pause_ms: int) -> None:
     workers = [w for w in world.workers.values() if w.is_alive and not w.is_paused]
     world.count("jobs paused")
     world.clock.note("all workers are paused")
-    pause_ms = rng.randint(50, 700)
     for worker in workers:
         worker.is_paused = True
-        world.stopped_ms[worker.member] = world.clock.now_ms
+        world.stopped_ms[worker.member] = world.clock.process_ms
         world.clock.after(pause_ms + rng.randint(0, 10), worker.resume)
+
+
+LONG_PAUSE_MS = (6_500, 9_000)
+"""Longer than any patience that is drawn."""
+
+
+def _suspend(world: "World", rng: Random, _: "Worker | None") -> None:
+    """The whole job is: its machine, or the container that it runs in."""
+    for_ms = rng.randint(*LONG_PAUSE_MS)
+    world.count("jobs suspended")
+    world.clock.note(f"all processes are suspended for {for_ms} ms")
+    world.clock.suspended_ms += for_ms
+
+
+def _pause_coordinator(world: "World", rng: Random, _: "Worker | None") -> None:
+    """All others go on."""
+    for_ms = rng.randint(*LONG_PAUSE_MS) if rng.random() < 0.5 else rng.randint(10, 200)
+    world.coordinator.pause(for_ms)
+    world.prolong(world.clock.now_ms + for_ms)
+
+
+def _cut_off_all(world: "World", rng: Random, _: "Worker | None") -> None:
+    """The coordinator is: the workers train on. One that knows no order yet knows no node that it
+    could wait for.
+    """
+    if world.is_peace:
+        return
+    if world.journal.last is None:
+        world.clock.after(50, _cut_off_all, world, rng, None)
+        return
+    for_ms = rng.randint(*LONG_PAUSE_MS)
+    world.count("coordinators cut off")
+    for node in world.agents:
+        _isolate(world, node, for_ms + rng.randint(0, 50))
+    world.prolong(world.clock.now_ms + for_ms)
 
 
 def _accuse(world: "World", victim: "Worker", reason: str) -> None:
@@ -296,6 +340,10 @@ FAULT_EFFECTS: dict[str, FaultEffect] = {
     "coordinator": _crash_coordinator,
     "superseded": _supersede_coordinator,
     "superseded unseen": _supersede_unseen,
+    "suspended": _suspend,
+    "coordinator paused": _pause_coordinator,
+    "coordinator cut off": _cut_off_all,
+    "workers paused": _pause_all_for_long,
     "disk": _fail_disk,
     "cut off": _cut_off,
     "reconnect": _reconnect,

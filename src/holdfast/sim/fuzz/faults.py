@@ -46,6 +46,11 @@ KINDS = {
 
 
 REPLACED = 0.25
+"""How many runs have coordinators that are replaced."""
+PAUSED = 0.08
+"""And how many have a time in which the coordinator or the workers can do nothing."""
+PAUSES = {"suspended": 3, "coordinator paused": 1, "coordinator cut off": 1, "workers paused": 1}
+"""How often each comes in comparison. The first two are no failure of a worker or a node."""
 
 
 class FaultMix(msgspec.Struct, frozen=True):
@@ -110,6 +115,18 @@ def draw_replacements(
     kind = "superseded" if only_coordinator else "superseded unseen"
     times = [rng.randint(60, until_ms) for _ in range(rng.randint(1, 3))]
     return tuple(DrawnFault(kind=kind, seed=rng.getrandbits(48), at_ms=at_ms) for at_ms in times)
+
+
+def draw_pauses(rng: Random, until_ms: int, *, only_coordinator: bool) -> tuple[DrawnFault, ...]:
+    """Longer than a job is waited for that makes no progress."""
+    if rng.random() > PAUSED:
+        return ()
+    found = list(PAUSES)[:2] if only_coordinator else list(PAUSES)
+    kinds = rng.choices(found, [PAUSES[kind] for kind in found], k=rng.randint(1, 2))
+    return tuple(
+        DrawnFault(kind=kind, seed=rng.getrandbits(48), at_ms=rng.randint(60, until_ms))
+        for kind in kinds
+    )
 
 
 def _draw(rng: Random, kind: str, profile: FaultMix, until_ms: int) -> DrawnFault:

@@ -39,7 +39,7 @@ class ReplacedCoordinator:
 
     def receive(self, node: str, link: SimulatedConnection, fact: Fact) -> None:
         if self._links.get(node) is link and not self._is_done:
-            for effect in self._coordinator.take(fact, self._world.clock.now_ms):
+            for effect in self._coordinator.take(fact, self._world.clock.process_ms):
                 if isinstance(effect, Record):
                     self._world.count("replaced coordinators that could not record")
                     self.end()

@@ -15,6 +15,7 @@ from holdfast.sim.fuzz.faults import (
     DrawnFault,
     Faults,
     draw_faults,
+    draw_pauses,
     draw_profile,
     draw_replacements,
 )
@@ -47,9 +48,12 @@ REPLACING = 0x51ED2705
 """And so are those about coordinators that are replaced."""
 GATHERING = 0x2545F491
 """And those about hosts that come late."""
+PAUSING = 0x6C078965
+"""And those about pauses, and how long a job is waited for."""
 PEACE_MS = 8_000
 """Longer than anything that the coordinator waits for, several times over."""
-
+PATIENCE_MS = (4_000, 6_000)
+"""Longer than a worker hangs, which is the longest that a job that is well does not move."""
 
 GRACE_MS = 4 * PEACE_MS
 """Of a stop: none is cut short, it has to come by itself."""
@@ -93,6 +97,7 @@ class RunPlan(msgspec.Struct, frozen=True):
 def draw_run(seed: int) -> RunPlan:
     rng = Random(seed)
     profile, shape = draw_profile(rng), draw_shape(rng)
+    pausing = Random(seed ^ PAUSING)
     settings = ControlSettings(
         plan=shape.plan,
         changes=_draw_changes(rng, shape),
@@ -104,6 +109,7 @@ def draw_run(seed: int) -> RunPlan:
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
+        patience_ms=pausing.choice(PATIENCE_MS),
         grace_ms=GRACE_MS,
         heartbeat_ms=BEAT_MS,
         hang_floor_ms=120,
@@ -124,6 +130,7 @@ def draw_run(seed: int) -> RunPlan:
     faults += draw_replacements(
         Random(seed ^ REPLACING), war_ms, only_coordinator=profile.only_coordinator
     )
+    faults += draw_pauses(pausing, war_ms, only_coordinator=profile.only_coordinator)
     absent = _draw_absent(Random(seed ^ GATHERING), shape)
     return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator, absent)
 

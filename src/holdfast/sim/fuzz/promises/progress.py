@@ -1,9 +1,11 @@
 """P5: once nothing goes wrong any more, the job goes on within a bounded time; it gives up only if
-state is lost and no whole snapshot is known.
+state is lost and no whole snapshot is known, and never for lack of progress: every job here can go
+on.
 """
 
 from typing import TYPE_CHECKING
 
+from holdfast.control.giving_up import STUCK
 from holdfast.sim.fuzz.promises.promise import Checker
 
 if TYPE_CHECKING:
@@ -14,9 +16,10 @@ NAME = "P5"
 
 class ProgressChecker(Checker):
     def finished(self, world: "World") -> None:
-        if world.coordinator.failed:
+        if failed := world.coordinator.failed:
+            world.require(NAME, STUCK not in failed, f"gave up a job that could go on: {failed}")
             is_hopeless = world.newest_known() is None
-            world.require(NAME, is_hopeless, f"gave up with a snapshot: {world.coordinator.failed}")
+            world.require(NAME, is_hopeless, f"gave up with a snapshot: {failed}")
             return
         where = ", ".join(
             f"{w} e{w.position.epoch} v{w.position.version}"
