@@ -85,10 +85,8 @@ def describe_event(event: Event) -> str:
             return describe_considered(event)
         case SlownessJudged():
             return describe_slowness(event)
-        case WorkerLost(worker=worker, kind=kind, reason=reason):
-            return f"{node_of(worker) if kind in NODE_WIDE else worker} lost: {reason}"
-        case IdleNodeLost(node=node, reason=reason):
-            return f"{node} lost: {reason}"
+        case WorkerLost() | IdleNodeLost():
+            return describe_loss(event)
         case CoordinatorStarted(term=term, reason=reason):
             return f"coordinator {term} took over: {reason}"
         case FaultInjected():
@@ -98,6 +96,15 @@ def describe_event(event: Event) -> str:
         case JobEnded(outcome="stopped"):
             return f"stopped {after_steps(event.next_step)}: {event.reason}"
     return ""
+
+
+def describe_loss(event: WorkerLost | IdleNodeLost) -> str:
+    match event:
+        case WorkerLost(worker=worker, kind=kind):
+            who = node_of(worker) if kind in NODE_WIDE else worker
+        case IdleNodeLost(node=who):
+            pass
+    return f"{who} lost: {event.reason}"
 
 
 def describe_slowness(event: SlownessJudged) -> str:

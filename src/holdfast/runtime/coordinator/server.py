@@ -69,8 +69,8 @@ from holdfast.plan.workers import node_of
 from holdfast.runtime.config.snapshot_options import memory_folder
 from holdfast.runtime.coordinator.admin_api import AdminApi
 from holdfast.runtime.coordinator.advisor_process import AdvisorProcess
-from holdfast.runtime.coordinator.background import Background
 from holdfast.runtime.coordinator.control_journal import CONTROL, ControlJournal
+from holdfast.runtime.coordinator.coordinator_tasks import CoordinatorTasks
 from holdfast.runtime.coordinator.disk_watch import DiskWatch
 from holdfast.runtime.coordinator.dispatch import Dispatch
 from holdfast.runtime.coordinator.effect_queue import LAST_WAIT_MS, EffectQueue
@@ -151,7 +151,7 @@ class CoordinatorServer:
         self._ended = asyncio.Event()
         self._woken = asyncio.Event()
         self._error: BaseException | None = None
-        self._background = Background(self._end_with)
+        self._background = CoordinatorTasks(self._end_with)
         self._link = LauncherLink(self._guarded(self._on_launcher), self._ended.set)
         self._shutdown = Shutdown(
             self._machine.view, self._dispatch, self._disk, self._link, self._hosts

@@ -212,7 +212,7 @@ def _cut_off_all(world: "World", rng: Random, _: "Worker | None") -> None:
     """The coordinator is: the workers train on. One that knows no order yet knows no node that it
     could wait for.
     """
-    if world.is_peace:
+    if world.is_calm:
         return
     if world.journal.last is None:
         world.clock.after(50, _cut_off_all, world, rng, None)

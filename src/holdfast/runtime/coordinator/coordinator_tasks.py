@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class Background:
+class CoordinatorTasks:
     """Tasks that run until they are done, or all are cancelled."""
 
     def __init__(self, end_with: Callable[[BaseException], object]) -> None:

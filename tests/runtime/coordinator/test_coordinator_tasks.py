@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.runtime.coordinator.background import Background
+from holdfast.runtime.coordinator.coordinator_tasks import CoordinatorTasks
 
 
-def run(story: Callable[[Background], Awaitable[None]]) -> list[BaseException]:
+def run(story: Callable[[CoordinatorTasks], Awaitable[None]]) -> list[BaseException]:
     errors: list[BaseException] = []
 
     async def live() -> None:
-        background = Background(errors.append)
+        background = CoordinatorTasks(errors.append)
         await story(background)
         await asyncio.sleep(0)
         background.cancel()
@@ -32,14 +32,14 @@ async def fail() -> None:
 
 
 def test_an_exception_is_passed_on() -> None:
-    async def story(background: Background) -> None:
+    async def story(background: CoordinatorTasks) -> None:
         await asyncio.wait([background.start(fail())])
 
     assert [str(error) for error in run(story)] == ["a mistake"]
 
 
 def test_an_end_is_none() -> None:
-    async def story(background: Background) -> None:
+    async def story(background: CoordinatorTasks) -> None:
         waiting = background.start(wait_for_ever())
         await background.start(nothing())
         background.cancel()
