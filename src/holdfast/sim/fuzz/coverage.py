@@ -38,8 +38,9 @@ class Coverage(Checker):
                 world.count("changes entered by all")
             case Dropped():
                 world.count("changes cancelled")
-            case Fenced():
+            case Fenced(reason=reason):
                 world.count("verdicts")
+                world.count("joiners that took too long", int("not joined within" in reason))
             case TermBegun(term=term):
                 world.count("coordinator restarts", int(term > 1))
             case Wanted(reason=reason, by_planner=by_planner):

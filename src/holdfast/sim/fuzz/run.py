@@ -13,6 +13,7 @@ from holdfast.sim.fuzz.agent import BEAT_MS
 from holdfast.sim.fuzz.coverage import Coverage
 from holdfast.sim.fuzz.faults import (
     DrawnFault,
+    FaultMix,
     Faults,
     draw_faults,
     draw_pauses,
@@ -48,10 +49,13 @@ REPLACING = 0x51ED2705
 """And so are those about coordinators that are replaced."""
 GATHERING = 0x2545F491
 """And those about hosts that come late."""
+JOINING = 0x85EBCA6B
+"""And those about how long joiners are waited for."""
 PAUSING = 0x6C078965
 """And those about pauses, and how long a job is waited for."""
 PEACE_MS = 8_000
 """Longer than anything that the coordinator waits for, several times over."""
+MAX_JOIN_MS = 600_000
 PATIENCE_MS = (4_000, 6_000)
 """Longer than a worker hangs, which is the longest that a job that is well does not move."""
 
@@ -106,6 +110,7 @@ def draw_run(seed: int) -> RunPlan:
         settle_ms=rng.choice((10, 30)),
         answer_ms=300,
         leaving_ms=Random(seed ^ LEAVING).choice((40, 300)),
+        join_within_ms=_draw_join_ms(Random(seed ^ JOINING), profile),
         lost_after_ms=250,
         start_ms=400,
         max_restarts=1000,
@@ -133,6 +138,13 @@ def draw_run(seed: int) -> RunPlan:
     faults += draw_pauses(pausing, war_ms, only_coordinator=profile.only_coordinator)
     absent = _draw_absent(Random(seed ^ GATHERING), shape)
     return RunPlan(shape, settings, delays, faults, war_ms, profile.only_coordinator, absent)
+
+
+def _draw_join_ms(rng: Random, profile: FaultMix) -> int:
+    """To give up a joiner is a failure of a worker."""
+    if profile.only_coordinator:
+        return MAX_JOIN_MS
+    return rng.choice((100, 300, MAX_JOIN_MS, MAX_JOIN_MS))
 
 
 def _draw_absent(rng: Random, shape: JobShape) -> tuple[str, ...]:
