@@ -185,7 +185,7 @@ def run_plan(seed: int, plan: RunPlan, *, extra: tuple[Checker, ...] = ()) -> Fu
     try:
         _war(world)
         faults.end()
-        _peace(world)
+        _calm(world)
         for checker in world.checkers:
             checker.finished(world)
     except Violation as violation:
@@ -237,7 +237,7 @@ def _war(world: World) -> None:
         world.clock.step()
 
 
-def _peace(world: World) -> None:
+def _calm(world: World) -> None:
     """Some steps more, then a clean stop; all of it within a bounded time. A stop that was asked
     for before is not asked for again.
     """
