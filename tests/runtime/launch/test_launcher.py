@@ -97,6 +97,7 @@ def test_a_run_and_everything_it_leaves_behind(tiny_job, fork_server, tmp_path, 
     assert sorted(path.name for path in run_dir.iterdir()) == [
         "address",
         "control.jsonl",
+        "decisions",
         "final",
         "job.toml",
         "journal.jsonl",
