@@ -59,8 +59,9 @@ def test_a_tensor_group_shrinks_instead_of_leaving_its_healthy_half_idle(survive
     plan = last_plan(events, tmp_path)
     assert sorted(plan.workers) == ["n0.g0", "n0.g2", "n0.g3"]
     considered = [event for event in events if isinstance(event, PlanConsidered)]
-    assert [event.entered for event in considered].count(True) == 1
-    (entered,) = [event for event in considered if event.entered]
+    # Others may follow: only now it is measured what a group of one costs.
+    entered = next(event for event in considered if event.entered)
+    assert entered.strategy == "shrink"
     assert entered.asked == "n0.g1 of the job's own plan is not there"
     assert entered.runner_ups
     for event in considered:
