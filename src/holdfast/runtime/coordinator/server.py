@@ -7,9 +7,10 @@ train.
 
 The process ends when the job does, or with the process that has started it: the launcher, which
 starts another if this one is lost, or an agent of a job that hosts join (`job_hosts`). It also ends
-with the first exception, in a message or beside them (`background`): the machine believes that all
-its effects were carried out, and only a successor that asks all agents finds out which of them were
-not. A disk that does not take the journal is none: what depends on it waits (`effect_queue`).
+with the first exception, in a message or beside them (`coordinator_tasks`): the machine believes
+that all its effects were carried out, and only a successor that asks all agents finds out which of
+them were not. A disk that does not take the journal is none: what depends on it waits
+(`effect_queue`).
 """
 
 import asyncio
