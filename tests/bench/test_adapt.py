@@ -60,6 +60,23 @@ def test_one_difference_that_is_no_number_is_not_hidden_by_others(adapt):
     assert math.isnan(adapt.largest([1e-15, math.nan, 2e-15]))
 
 
+def test_the_worst_prediction_counts_where_several_runs_have_one(adapt):
+    assert adapt.worst_prediction([math.nan, 1.02, 0.95]) == 0.95
+    assert math.isnan(adapt.worst_prediction([math.nan]))
+
+
+def test_ways_that_come_to_the_same_plan_are_run_in_turns(adapt, monkeypatch, tmp_path):
+    bench, ways = adapt.Bench(None, tmp_path, adapt.FULL), []
+    monkeypatch.setattr(bench, "_run", lambda case, plan, faults: (ways.append(plan), tmp_path))
+    (spare,) = (case for case in adapt.CASES if case.name == "a spare")
+    autos, reroutes = bench._in_turns(spare)
+    assert ways == ["auto", "reroute", "reroute", "auto", "auto", "reroute"]
+    assert len(autos) == len(reroutes) == 3
+    ways.clear()
+    bench._in_turns(adapt.CASES[0])
+    assert ways == ["auto", "reroute"]
+
+
 def test_where_the_own_plan_is_the_answer_a_prediction_counts_if_there_is_one(adapt):
     assert missed(adapt, same_plan=True, predicted=math.nan) == []
     assert missed(adapt, same_plan=True, predicted=1.2) == ["prediction error, 0.05 plus band"]
