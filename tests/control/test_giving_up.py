@@ -16,6 +16,7 @@ from holdfast.control.facts import (
 )
 from holdfast.control.giving_up import blame_all
 from holdfast.control.job_events import WorkerBlamed
+from holdfast.control.journal_entries import Fenced
 from support.control_jobs import Job, small_plan
 
 PATIENCE_MS = 130_000
@@ -68,6 +69,20 @@ def test_a_coordinator_that_is_cut_off_from_all_nodes_waits():
     assert not failures(job)
     job.begin()
     job.pass_time(PATIENCE_MS)
+    assert not failures(job)
+
+
+def test_a_successor_waits_for_the_agents_of_the_one_before():
+    """The only worker is out, so it waits for no member; that there was an order says enough."""
+    job = Job(small_plan(1), patience_ms=PATIENCE_MS).begin()
+    job.take(WorkerExited(job.member("n0.g0"), "was killed"))
+    (is_out,) = (number for number, e in enumerate(job.journal) if isinstance(e, Fenced))
+    del job.journal[is_out + 1 :]  # the coordinator ended there
+    job.restart()
+    job.pass_time(LONG_MS)
+    assert not failures(job)
+    job.connect("n0")
+    job.pass_time(PATIENCE_MS - 1000)
     assert not failures(job)
 
 

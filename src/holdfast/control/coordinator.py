@@ -87,6 +87,8 @@ class Coordinator:
         self._begun_ms: int | None = None
         self._due_ms: int | None = None
         """When it wanted to look again, by the clock of its process, as all that follows is not."""
+        self._seen_ms = 0
+        """That clock, when it was read last."""
         self._paused_ms = 0
         """How far its own time is behind that clock."""
         state.is_gathering = is_successor
@@ -137,14 +139,16 @@ class Coordinator:
         return self._due_ms
 
     def _own_time_ms(self, now_ms: int) -> int:
-        """It stands still while this process is stopped."""
-        late_ms = 0 if self._due_ms is None else now_ms - self._due_ms
-        if late_ms > PAUSED_MS:
+        """It stands still while this process is stopped. When that began is not known: since the
+        last look, so none of the time since then counts.
+        """
+        since_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
+        if self._due_ms is not None and now_ms - self._due_ms > PAUSED_MS:
             self._due_ms = None  # a pause counts once
-            self._paused_ms += late_ms
+            self._paused_ms += since_ms
             if not self.is_over:  # at the end it is not asked any more when it has to look
                 self._state.decided(
-                    f"the coordinator was paused for {late_ms / 1000:.1f} s, which count against "
+                    f"the coordinator was paused for {since_ms / 1000:.1f} s, which count against "
                     f"no worker"
                 )
         return now_ms - self._paused_ms

@@ -50,7 +50,8 @@ def give_up_if_due(state: CoordinatorState, giving_up: GivingUp, plan: Plan) -> 
 def can_only_wait(state: CoordinatorState) -> bool:
     """Is what has to happen next in the hands of none that is connected?"""
     nodes = state.roster.nodes.values()
-    is_alone = bool(nodes) and not any(node.is_connected for node in nodes)
+    were_there = bool(nodes) or state.journal.last is not None
+    is_alone = were_there and not any(node.is_connected for node in nodes)
     return is_alone or bool(state.spared) or _waits_for_node(state)
 
 
