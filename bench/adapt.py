@@ -317,7 +317,10 @@ class Bench:
             resume=resume,
         )
         seen = Seen()
-        run_job(prepare_job(config), fork_server=self._fork_server, on_event=seen.on_event)
+        job = prepare_job(config)
+        result = run_job(job, fork_server=self._fork_server, on_event=seen.on_event)
+        if result.exit_code:  # a signal that has stopped a job was meant for the benchmark
+            raise SystemExit(result.exit_code)
         return seen, folder
 
     def _end_s(self, case: Case, seen: Seen) -> float:

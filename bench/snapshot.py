@@ -110,7 +110,9 @@ def run_one(amount: Amount, snapshot: SnapshotSection, fork_server: ForkServer) 
 
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(amount, snapshot, Path(folder) / "run")
-        run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
+        result = run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
+    if result.exit_code:  # a signal that has stopped a job was meant for the benchmark
+        raise SystemExit(result.exit_code)
     return Run(
         seconds=mean(step.step_time_s for step in steps),
         copied_bytes=mean(step.copied_bytes for step in steps),
