@@ -11,7 +11,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -355,6 +355,15 @@ def extra_stall(healing: Sequence[float], after: Sequence[float]) -> float | Non
 
 def _outstanding(values: Sequence[float]) -> float:
     return max(values) - statistics.median(values) if values else 0.0
+
+
+def run_to_end(
+    config: JobConfig, fork_server: ForkServer, on_event: Callable[[Event], None]
+) -> None:
+    """A signal that stops the job was meant for the benchmark, which ends with it."""
+    result = run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
+    if result.exit_code:
+        raise SystemExit(result.exit_code)
 
 
 def rotated(names: Sequence[str], rounds: int) -> Iterator[list[str]]:

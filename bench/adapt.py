@@ -46,7 +46,7 @@ from typing import NamedTuple
 import msgspec
 
 from _common import Goal, finish, parse_args
-from _jobs import rotated
+from _jobs import rotated, run_to_end
 from holdfast.observe.events import Event, FaultInjected, PlanChanged, PlanConsidered, StepDone
 from holdfast.runtime.config.data_sections import DataSection
 from holdfast.runtime.config.emulate_sections import EmulateSection
@@ -57,8 +57,6 @@ from holdfast.runtime.config.parallel_sections import ParallelSection
 from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.faults.kinds import Fault
 from holdfast.runtime.launch.fork_server import ForkServer
-from holdfast.runtime.launch.launcher import run_job
-from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.runtime.record.final_state import read_final
 
 PER_NODE = 4
@@ -303,7 +301,7 @@ class Bench:
         steps: int = 0,
         replicas: int = 0,
         resume: str = "",
-    ) -> tuple[Seen, Path]:
+    ) -> Run:
         self._number += 1
         folder = self._folder / str(self._number)
         config = make_config(
@@ -317,11 +315,8 @@ class Bench:
             resume=resume,
         )
         seen = Seen()
-        job = prepare_job(config)
-        result = run_job(job, fork_server=self._fork_server, on_event=seen.on_event)
-        if result.exit_code:  # a signal that has stopped a job was meant for the benchmark
-            raise SystemExit(result.exit_code)
-        return seen, folder
+        run_to_end(config, self._fork_server, seen.on_event)
+        return Run(seen, folder)
 
     def _end_s(self, case: Case, seen: Seen) -> float:
         stop = self._scale.steps + case.more_steps
@@ -346,7 +341,7 @@ class Bench:
         paces = self._healthy_s.setdefault(case.bandwidth_mb_per_s, [])
         paces += [run.seen.step_s(2, first) for run in (*autos, *reroutes)]
         change_s, change = seen[0].changes[-1] if seen[0].changes else (math.nan, None)
-        stalls_s = [change.stall_s for one in seen for _, change in one.changes]
+        stalls_s = [one_change.stall_s for one in seen for _, one_change in one.changes]
         folders = [run.folder for run in (*autos, *reroutes)]
         return Outcome(
             case=case.name,
@@ -369,7 +364,7 @@ class Bench:
         runs: dict[str, list[Run]] = {"auto": [], "reroute": []}
         for turn in rotated(list(runs), case.num_runs):
             for plan in turn:
-                runs[plan].append(Run(*self._run(case, plan, case.faults)))
+                runs[plan].append(self._run(case, plan, case.faults))
         return runs["auto"], runs["reroute"]
 
     def _median_end_s(self, case: Case, runs: Sequence[Run]) -> float:

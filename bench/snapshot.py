@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from _common import Goal, compare, finish, parse_args, print_table
-from _jobs import rotated
+from _jobs import rotated, run_to_end
 from holdfast.observe.events import Event, StepDone
 from holdfast.plan.plan import Plan
 from holdfast.plan.profile import Profile
@@ -41,7 +41,6 @@ from holdfast.runtime.config.model_sections import ModelSection
 from holdfast.runtime.config.parallel_sections import ParallelSection
 from holdfast.runtime.config.recovery_sections import RecoverySection, SnapshotSection
 from holdfast.runtime.launch.fork_server import ForkServer
-from holdfast.runtime.launch.launcher import run_job
 from holdfast.runtime.launch.prepare import prepare_job
 from holdfast.snapshot.chunks import cut_chunks
 from holdfast.snapshot.copying.copier import HOST_CHUNK_BYTES
@@ -110,9 +109,7 @@ def run_one(amount: Amount, snapshot: SnapshotSection, fork_server: ForkServer) 
 
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(amount, snapshot, Path(folder) / "run")
-        result = run_job(prepare_job(config), on_event=on_event, fork_server=fork_server)
-    if result.exit_code:  # a signal that has stopped a job was meant for the benchmark
-        raise SystemExit(result.exit_code)
+        run_to_end(config, fork_server, on_event)
     return Run(
         seconds=mean(step.step_time_s for step in steps),
         copied_bytes=mean(step.copied_bytes for step in steps),

@@ -86,11 +86,11 @@ class Coordinator:
         self._blame = Blame(settings.max_blame)
         self._begun_ms: int | None = None
         self._due_ms: int | None = None
-        """When it wanted to look again, by the clock of its process, as all that follows is not."""
+        """When it wanted to look again, by the clock of its process."""
         self._seen_ms = 0
-        """That clock, when it was read last."""
+        """When it looked last, by the same clock."""
         self._paused_ms = 0
-        """How far its own time is behind that clock."""
+        """How far its own time, by which all else is counted, is behind that clock."""
         state.is_gathering = is_successor
         self._expected: dict[str, None] = {}
         self._last_look: tuple[object, ...] = ()
